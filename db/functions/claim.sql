@@ -1,0 +1,197 @@
+-- Claiming. Due jobs are taken in queue order: higher priority first, then available_at, created_at, id.
+--
+-- By priority band: the priorities that have queued rows are found by index descents, and within each the due rows are
+-- read in index order. A million jobs due tomorrow in a high band cost one descent; a plain ordered scan walks them all.
+--
+-- From a floor: each claimed job leaves a dead index entry, and while any old snapshot is open nothing can remove it.
+-- So a session remembers, per priority, the index position of the first row that its last claim took, and starts the
+-- next scan there. The floor is a hint in the session setting jobq.floor, for one list of kinds; a rolled-back claim
+-- rolls it back, a malformed one is ignored. What may lie below it (a late commit, a released job) is found by the
+-- next full scan: when the last one is older than 5 s and than 20 times its cost, or, if the floor gave nothing, than
+-- 20 times its cost.
+
+create or replace function jobq._queued_priorities(known smallint[]) returns smallint[]
+language plpgsql stable
+set search_path = pg_catalog, jobq, pg_temp
+as $$
+declare
+  v_above int := 101;
+  v_found smallint;
+  v_known smallint;
+  v_all smallint[] := '{}';
+begin
+  -- Only the gaps between known priorities are probed: inside a known one a descent could meet its dead entries.
+  foreach v_known in array _queued_priorities.known || '-101'::smallint loop
+    while v_above - v_known > 1 loop
+      select j.priority into v_found
+      from jobq.jobs j
+      where j.status = 'queued' and j.priority < v_above::smallint and j.priority > v_known
+      order by j.priority desc
+      limit 1;
+      exit when not found;
+      v_all := v_all || v_found;
+      v_above := v_found;
+    end loop;
+    v_all := v_all || v_known;
+    v_above := v_known;
+  end loop;
+  return trim_array(v_all, 1);
+end
+$$;
+
+comment on function jobq._queued_priorities(smallint[]) is
+'The known priorities (descending) and every other one that has queued jobs, descending.';
+
+create or replace function jobq._read_floor(
+  kinds text[], now timestamptz,
+  out full_at timestamptz, out cost float8,
+  out priority smallint[], out available_at timestamptz[], out created_at timestamptz[], out id bigint[]
+)
+language plpgsql stable
+set search_path = pg_catalog, jobq, pg_temp
+as $$
+declare
+  v_floor jsonb := nullif(current_setting('jobq.floor', true), '')::jsonb;
+begin
+  if v_floor is null or v_floor -> 'kinds' is distinct from coalesce(to_jsonb(_read_floor.kinds), 'null') then
+    return;
+  end if;
+  select
+    array_agg((b.band ->> 0)::smallint), array_agg((b.band ->> 1)::timestamptz),
+    array_agg((b.band ->> 2)::timestamptz), array_agg((b.band ->> 3)::bigint)
+  into strict _read_floor.priority, _read_floor.available_at, _read_floor.created_at, _read_floor.id
+  from jsonb_array_elements(v_floor -> 'bands') b(band)
+  having bool_and((b.band ->> 1)::timestamptz <= _read_floor.now and (b.band ->> 2) || (b.band ->> 3) is not null);
+  _read_floor.cost := greatest((v_floor ->> 'cost')::float8, 0);
+  if (v_floor ->> 'full_at')::timestamptz <= _read_floor.now then
+    _read_floor.full_at := (v_floor ->> 'full_at')::timestamptz;
+  end if;
+exception
+  when others then
+    _read_floor.full_at := null;
+end
+$$;
+
+comment on function jobq._read_floor(text[], timestamptz) is
+'The session''s floor: the index position per priority, time and cost (seconds) of the last full scan. full_at is null where there '
+'is none that holds: unset, malformed, of other kinds, or of a time to come.';
+
+create or replace function jobq.claim(
+  worker text, max_jobs int default 1, kinds text[] default null, lease interval default '60 seconds'
+) returns setof jobq.jobs
+language plpgsql security definer
+set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_now timestamptz := clock_timestamp();
+  v_lease_seconds numeric := jobq._lease_seconds(claim.lease);
+  v_kinds text[];
+  v_full_at timestamptz;
+  v_cost float8;
+  v_priority smallint[];
+  v_available timestamptz[];
+  v_created timestamptz[];
+  v_id bigint[];
+  v_full boolean;
+  v_bands smallint[];
+  v_took record;
+  v_token uuid := gen_random_uuid();
+begin
+  if claim.worker is null or octet_length(claim.worker) not between 1 and 256 then
+    perform jobq._raise('JQ006', 'worker must be a name of 1 to 256 bytes', 'Name the process that will run the jobs.');
+  elsif claim.max_jobs is null or claim.max_jobs < 1 then
+    perform jobq._raise('JQ006', 'max_jobs must be positive, not ' || coalesce(claim.max_jobs::text, 'null'));
+  elsif array_position(claim.kinds, null) is not null then
+    perform jobq._raise('JQ006', 'kinds must not contain null', 'Leave kinds out to claim every kind.');
+  end if;
+  if claim.kinds is not null then
+    v_kinds := array(select distinct k.kind from unnest(claim.kinds) k(kind) order by k.kind);
+  end if;
+
+  select f.* into v_full_at, v_cost, v_priority, v_available, v_created, v_id from jobq._read_floor(v_kinds, v_now) f;
+  v_full := v_full_at is null or v_now - v_full_at > greatest(interval '5 seconds', make_interval(secs => 20 * v_cost));
+  loop
+    if v_full then
+      v_full_at := v_now;
+      v_priority := '{}';
+    end if;
+    v_bands := jobq._queued_priorities(v_priority);
+
+    select array_agg(t.ctid) as ctid, array_agg(t.priority) as priority, array_agg(t.available_at) as available_at,
+      array_agg(t.created_at) as created_at, array_agg(t.id) as id, count(*) as jobs, min(t.priority) as lowest
+    into v_took
+    from (
+      select j.ctid, j.priority, j.available_at, j.created_at, j.id
+      from unnest(v_bands) with ordinality b(priority, place)
+      cross join lateral (
+        select s.ctid, s.priority, s.available_at, s.created_at, s.id
+        from jobq.jobs s
+        where s.status = 'queued'
+          and s.priority = b.priority
+          and (s.available_at, s.created_at, s.id) >= (
+            coalesce(v_available[array_position(v_priority, b.priority)], '-infinity'),
+            coalesce(v_created[array_position(v_priority, b.priority)], '-infinity'),
+            coalesce(v_id[array_position(v_priority, b.priority)], 0)
+          )
+          and s.available_at <= v_now
+          and (v_kinds is null or s.kind = any(v_kinds))
+        order by s.available_at, s.created_at, s.id
+        limit claim.max_jobs
+        for no key update skip locked
+      ) j
+      order by b.place
+      limit claim.max_jobs
+    ) t;
+
+    if v_full then
+      v_cost := extract(epoch from clock_timestamp() - v_now);
+    end if;
+    exit when v_took.jobs > 0 or v_full or v_now - v_full_at <= make_interval(secs => 20 * v_cost);
+    v_full := true;
+  end loop;
+
+  -- First row taken; else, of a band read to its end, a second before now (a commit may be that late); else as it was.
+  perform set_config('jobq.floor', (
+    select jsonb_build_object(
+        'kinds', v_kinds, 'full_at', v_full_at, 'cost', v_cost,
+        'bands', coalesce(jsonb_agg(
+          case
+            when b.took is not null
+            then jsonb_build_array(b.priority, v_took.available_at[b.took], v_took.created_at[b.took], v_took.id[b.took])
+            when v_took.jobs < claim.max_jobs or b.priority > v_took.lowest or b.known is null
+            then jsonb_build_array(b.priority, v_now - interval '1 second', '-infinity'::timestamptz, 0)
+            else jsonb_build_array(b.priority, v_available[b.known], v_created[b.known], v_id[b.known])
+          end order by b.priority desc
+        ), '[]')
+      )::text
+    from (
+      select u.priority, array_position(v_took.priority, u.priority) as took,
+        array_position(v_priority, u.priority) as known
+      from unnest(v_bands) u(priority)
+    ) b
+  ), false);
+
+  if v_took.jobs > 0 then
+    perform set_config('jobq.via', 'claim', true);
+    return query
+    with claimed as (
+      update jobq.jobs j
+      set status = 'running', attempt = j.attempt + 1, started_at = v_now, locked_by = claim.worker,
+        lease_token = v_token, lease_expires_at = jobq._after(v_now, v_lease_seconds), progress = null
+      where j.ctid = any(v_took.ctid)
+      returning j.*
+    )
+    select * from claimed c order by c.priority desc, c.available_at, c.created_at, c.id;
+  end if;
+end
+$$;
+
+comment on function jobq.claim(text, int, text[], interval) is
+'Claims up to max_jobs due jobs of these kinds (null: any) for a worker and returns them in queue order, running, each with the '
+'lease_token that renew and settle ask for. A lease not renewed in time is reaped. Never waits for a row lock. '
+'Errors: JQ006 for max_jobs or lease not positive, a missing worker, null kinds.';
