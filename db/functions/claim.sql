@@ -51,8 +51,10 @@ language plpgsql stable
 set search_path = pg_catalog, jobq, pg_temp
 as $$
 declare
-  v_floor jsonb := nullif(current_setting('jobq.floor', true), '')::jsonb;
+  v_floor jsonb;
 begin
+  -- Not in the declaration, whose errors this block would not catch.
+  v_floor := nullif(current_setting('jobq.floor', true), '')::jsonb;
   if v_floor is null or v_floor -> 'kinds' is distinct from coalesce(to_jsonb(_read_floor.kinds), 'null') then
     return;
   end if;
@@ -61,14 +63,16 @@ begin
     array_agg((b.band ->> 2)::timestamptz), array_agg((b.band ->> 3)::bigint)
   into strict _read_floor.priority, _read_floor.available_at, _read_floor.created_at, _read_floor.id
   from jsonb_array_elements(v_floor -> 'bands') b(band)
-  having bool_and((b.band ->> 1)::timestamptz <= _read_floor.now and (b.band ->> 2) || (b.band ->> 3) is not null);
-  _read_floor.cost := greatest((v_floor ->> 'cost')::float8, 0);
-  if (v_floor ->> 'full_at')::timestamptz <= _read_floor.now then
+  having bool_and(coalesce(
+    (b.band ->> 1)::timestamptz <= _read_floor.now and (b.band ->> 0) || (b.band ->> 2) || (b.band ->> 3) is not null, false));
+  _read_floor.cost := (v_floor ->> 'cost')::float8;
+  if _read_floor.cost between 0 and 60 and (v_floor ->> 'full_at')::timestamptz between '2000-01-01' and _read_floor.now then
     _read_floor.full_at := (v_floor ->> 'full_at')::timestamptz;
   end if;
 exception
   when others then
     _read_floor.full_at := null;
+    _read_floor.priority := null;
 end
 $$;
 
@@ -114,11 +118,13 @@ begin
   end if;
 
   select f.* into v_full_at, v_cost, v_priority, v_available, v_created, v_id from jobq._read_floor(v_kinds, v_now) f;
+  -- A band that was known stays known where it is empty: finding it anew would walk its dead entries at each claim.
+  v_priority := coalesce(v_priority, '{0}');
   v_full := v_full_at is null or v_now - v_full_at > greatest(interval '5 seconds', make_interval(secs => 20 * v_cost));
   loop
     if v_full then
       v_full_at := v_now;
-      v_priority := '{}';
+      v_available := null;
     end if;
     v_bands := jobq._queued_priorities(v_priority);
 
@@ -155,7 +161,8 @@ begin
     v_full := true;
   end loop;
 
-  -- First row taken; else, of a band read to its end, a second before now (a commit may be that late); else as it was.
+  -- First row taken; else, of a band read to its end, a second before now (a commit may be that late); else, of a band
+  -- that was not reached, as it was, from its start after a full scan.
   perform set_config('jobq.floor', (
     select jsonb_build_object(
         'kinds', v_kinds, 'full_at', v_full_at, 'cost', v_cost,
@@ -163,9 +170,11 @@ begin
           case
             when b.took is not null
             then jsonb_build_array(b.priority, v_took.available_at[b.took], v_took.created_at[b.took], v_took.id[b.took])
-            when v_took.jobs < claim.max_jobs or b.priority > v_took.lowest or b.known is null
+            when v_took.jobs < claim.max_jobs or b.priority > v_took.lowest
             then jsonb_build_array(b.priority, v_now - interval '1 second', '-infinity'::timestamptz, 0)
-            else jsonb_build_array(b.priority, v_available[b.known], v_created[b.known], v_id[b.known])
+            when v_available[b.known] is not null
+            then jsonb_build_array(b.priority, v_available[b.known], v_created[b.known], v_id[b.known])
+            else jsonb_build_array(b.priority, '-infinity'::timestamptz, '-infinity'::timestamptz, 0)
           end order by b.priority desc
         ), '[]')
       )::text

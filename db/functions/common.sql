@@ -69,7 +69,9 @@ select case
     when octet_length(error) <= 32768 then error
     when octet_length(error) = length(error)
     then left(error, 8000) || E'\n[… ' || (octet_length(error) - 32000) || E' bytes left out …]\n' || right(error, 24000)
-    else left(error, 2000) || E'\n[… about ' || (octet_length(error) - 32000) || E' bytes left out …]\n' || right(error, 6000)
+    else left(error, 2000)
+      || E'\n[… ' || (octet_length(error) - octet_length(left(error, 2000)) - octet_length(right(error, 6000)))
+      || E' bytes left out …]\n' || right(error, 6000)
   end
 $$;
 

@@ -27,8 +27,9 @@ select
 from jsonb_array_elements(jobs) with ordinality e(job, ordinal)
 where case
     when jsonb_typeof(e.job) = 'object' and jsonb_typeof(e.job -> 'kind') = 'string'
-      and e.job - '{kind,payload,priority}'::text[] = '{}'
-      and coalesce(e.job ->> 'priority' ~ '^-?[0-9]{1,9}$', true)
+      and e.job - '{kind,payload,priority,idempotency_key}'::text[] = '{}'
+      and coalesce(jsonb_typeof(e.job -> 'idempotency_key') in ('string', 'null'), true)
+      and coalesce((e.job -> 'priority')::text ~ '^-?[0-9]{1,9}$', true)
     then true
     else jobq._field_refusal(e.job) is null or jobq._raise('JQ001', 'malformed') is null
   end
@@ -46,6 +47,8 @@ declare
 begin
   if jsonb_typeof(_field_refusal.job) <> 'object' then
     return 'a job must be a JSON object, not ' || jsonb_typeof(_field_refusal.job);
+  elsif not _field_refusal.job ? 'kind' then
+    return 'kind is missing';
   end if;
   for v_field, v_value in select e.key, e.value from jsonb_each(_field_refusal.job) e loop
     if not v_field = any(jobq._job_fields()) then
@@ -58,7 +61,7 @@ begin
       and not (v_field = 'idempotency_key' and v_value = 'null') then
       return format('%s must be a string, not %s', v_field, left(v_value::text, 100));
     elsif v_field = 'available_at' and v_value <> 'null'
-      and not (jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~* '(z|[+-]\d\d(:?\d\d)?)$') then
+      and not (jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~* ':\d\d(\.\d+)?\s*(z|[+-]\d\d(:?\d\d)?)$') then
       return format('available_at must be a time with its UTC offset, as in "2030-01-01T12:00:00Z", not %s', left(v_value::text, 100));
     elsif v_field = 'delay' and jsonb_typeof(v_value) not in ('string', 'number', 'null') then
       return format('delay must be a number of seconds or an interval, not %s', left(v_value::text, 100));
@@ -68,8 +71,8 @@ begin
     jobq._due(clock_timestamp(), null, (_field_refusal.job ->> 'delay')::interval);
   return null;
 exception
-  when data_exception then
-    return sqlerrm;
+  when data_exception or sqlstate 'JQ001' then
+    return left(sqlerrm, 200);
 end
 $$;
 
@@ -127,6 +130,7 @@ declare
   v_found bigint[];
   v_status jobq.job_status[];
   v_conflict bigint;
+  v_is_invalid boolean;
 begin
   if enqueue_many.jobs is null or jsonb_typeof(enqueue_many.jobs) <> 'array' then
     perform jobq._raise('JQ001', 'jobs must be a JSON array of objects', 'For one job use jobq.enqueue().');
@@ -163,12 +167,18 @@ begin
       select
         array_agg(coalesce(j.id, case when p.idempotency_key is null then v_ids[p.ordinal] end) order by p.ordinal),
         array_agg(coalesce(j.status, 'queued') order by p.ordinal),
-        (array_agg(p.ordinal order by p.ordinal) filter (where j.kind <> p.kind or j.payload <> p.payload))[1]
-      into v_found, v_status, v_conflict
+        (array_agg(p.ordinal order by p.ordinal) filter (where j.kind <> p.kind or j.payload <> p.payload))[1],
+        -- An element whose key was taken has met no CHECK.
+        bool_or(j.id <> v_ids[p.ordinal] and jobq._refusal(p.kind, p.payload, p.priority, p.available_at, p.max_attempts,
+          p.idempotency_key, p.retry_base_seconds, p.retry_cap_seconds) is not null)
+      into v_found, v_status, v_conflict, v_is_invalid
       from jobq._parse_jobs(enqueue_many.jobs, v_now) p
       left join jobq.jobs j on j.idempotency_key = p.idempotency_key;
       exit when array_position(v_found, null) is null;
     end loop;
+    if v_is_invalid then
+      perform jobq._raise('JQ001', 'malformed');
+    end if;
   exception
     when data_exception or check_violation or sqlstate 'JQ001' then
       perform jobq._raise_first_refusal(enqueue_many.jobs, v_now);

@@ -23,6 +23,7 @@ begin
   perform set_config('jobq.via', 'renew', true);
   return query
   with claim as materialized (
+    -- Joined by id, not by ctid: see settle().
     select distinct on (u.id, u.token) u.id, u.token, u.ordinal
     from unnest(renew.job_ids, renew.lease_tokens) with ordinality u(id, token, ordinal)
     order by u.id, u.token, u.ordinal
@@ -41,7 +42,7 @@ begin
     update jobq.jobs j
     set lease_expires_at = greatest(j.lease_expires_at, v_until)
     from reached r
-    where j.ctid = r.row_at
+    where j.id = r.id and r.row_at is not null
   )
   select
     r.id,
@@ -85,7 +86,7 @@ begin
   return query
   with expired as materialized (
     select
-      s.ctid as row_at, s.id,
+      s.id,
       case
         when s.attempt >= s.max_attempts then 'failed'::jobq.job_status
         when s.cancel_requested_at is not null then 'cancelled'
@@ -109,7 +110,7 @@ begin
       locked_by = null, lease_token = null, lease_expires_at = null,
       finished_at = case when e.new_status <> 'queued' then v_now end
     from expired e
-    where j.ctid = e.row_at
+    where j.id = e.id
   )
   select e.id, e.new_status from expired e;
 end

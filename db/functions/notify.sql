@@ -125,4 +125,5 @@ end
 $$;
 
 comment on function jobq.next_due(text[]) is
-'Seconds until a job of these kinds (null: any) falls due, if one does within 60 s; else null. May be early where many other kinds wait, never late.';
+'Seconds until a job of these kinds (null: any) falls due, if one does within 60 s; else null. May be early where many other kinds wait, '
+'never late. Ask before the claim, not after it, or miss what falls due in between.';

@@ -17,14 +17,20 @@ begin
   for v_field, v_value in select e.key, e.value from jsonb_each(_check_filter.filter) e loop
     v_type := jsonb_typeof(v_value);
     if not (case v_field
-      when 'ids' then v_type = 'array' and not jsonb_path_exists(v_value, '$[*] ? (@.type() != "number")')
+      when 'ids' then v_type = 'array' and not exists (
+          select from jsonb_array_elements(case v_type when 'array' then v_value else '[]' end) i
+          where case jsonb_typeof(i)
+              when 'number' then i::numeric % 1 <> 0 or abs(i::numeric) >= 9223372036854775808
+              else true
+            end
+        )
       when 'kind' then v_type = 'string' or v_type = 'array' and not jsonb_path_exists(v_value, '$[*] ? (@.type() != "string")')
       when 'status' then v_type in ('string', 'array')
         and jobq._texts(v_value) <@ '{queued,running,succeeded,failed,cancelled}'::text[]
       when 'priority' then v_type = 'number'
       when 'worker' then v_type = 'string'
-      when 'created_before' then v_type = 'string' and v_value #>> '{}' ~* '(z|[+-]\d\d(:?\d\d)?)$'
-      when 'created_after' then v_type = 'string' and v_value #>> '{}' ~* '(z|[+-]\d\d(:?\d\d)?)$'
+      when 'created_before' then v_type = 'string' and v_value #>> '{}' ~* ':\d\d(\.\d+)?\s*(z|[+-]\d\d(:?\d\d)?)$'
+      when 'created_after' then v_type = 'string' and v_value #>> '{}' ~* ':\d\d(\.\d+)?\s*(z|[+-]\d\d(:?\d\d)?)$'
       when 'error' then v_type = 'string'
       when 'payload' then v_type = 'object'
       else false
@@ -53,7 +59,7 @@ $$;
 
 comment on function jobq._texts(jsonb) is 'A JSON string, or an array of them, as text[]; null for null.';
 
-create or replace function jobq._matching(filter jsonb, statuses jobq.job_status[]) returns setof bigint
+create or replace function jobq._matching(filter jsonb, statuses jobq.job_status[], wanted jsonb) returns setof bigint
 language plpgsql stable
 set search_path = pg_catalog, jobq, pg_temp
 set jit = off
@@ -69,6 +75,9 @@ declare
   v_after timestamptz := (_matching.filter ->> 'created_after')::timestamptz;
   v_error text := lower(_matching.filter ->> 'error');
   v_payload jsonb := _matching.filter -> 'payload';
+  v_new_priority int := (_matching.wanted ->> 'priority')::int;
+  v_due timestamptz := (_matching.wanted ->> 'due')::timestamptz;
+  v_now timestamptz := clock_timestamp();
 begin
   -- A branch per status, so that each has its partial index.
   return query
@@ -91,15 +100,20 @@ begin
     and (v_after is null or j.created_at >= v_after)
     and (v_error is null or position(v_error in lower(j.last_error)) > 0)
     and (v_payload is null or j.payload @> v_payload)
+    -- What is so already is left out, so that calling again gets on to the rest.
+    and (v_new_priority is null or j.priority <> v_new_priority)
+    and (v_due is null or j.available_at <> v_due and greatest(j.available_at, v_due) > v_now)
+    and (j.status <> 'running' or j.cancel_requested_at is null)
   order by j.id;
 end
 $$;
 
-comment on function jobq._matching(jsonb, jobq.job_status[]) is 'Ids of the jobs of these statuses that match a checked filter.';
+comment on function jobq._matching(jsonb, jobq.job_status[], jsonb) is
+'Ids of the jobs of these statuses that match a checked filter and have not yet what is wanted: {priority} or {due}; no running job asked to stop.';
 
 -- The frame of every verb for many: check, count, sample; unless dry_run lock what is free and let the caller act.
 create or replace function jobq._select_jobs(
-  filter jsonb, statuses jobq.job_status[], dry_run boolean, max_jobs int,
+  filter jsonb, statuses jobq.job_status[], dry_run boolean, max_jobs int, wanted jsonb default null,
   out matched bigint, out sample bigint[], out row_at tid[]
 )
 language plpgsql
@@ -114,23 +128,27 @@ begin
   if _select_jobs.max_jobs is null or _select_jobs.max_jobs < 1 then
     perform jobq._raise('JQ006', 'max_jobs must be positive, not ' || coalesce(_select_jobs.max_jobs::text, 'null'));
   end if;
-  v_ids := array(select m from jobq._matching(_select_jobs.filter, _select_jobs.statuses) m);
+  v_ids := array(select m from jobq._matching(_select_jobs.filter, _select_jobs.statuses, _select_jobs.wanted) m);
   matched := cardinality(v_ids);
   sample := v_ids[1:10];
   row_at := '{}';
   if not coalesce(_select_jobs.dry_run, false) then
     row_at := array(
-      select j.ctid
-      from jobq.jobs j
-      where j.id = any(v_ids[1:_select_jobs.max_jobs]) and j.status = any(_select_jobs.statuses)
-      order by j.id
-      for no key update skip locked
+      select j.row_at
+      from unnest(v_ids) u(id)
+      cross join lateral (
+        select s.ctid as row_at
+        from jobq.jobs s
+        where s.id = u.id and s.status = any(_select_jobs.statuses)
+        for no key update skip locked
+      ) j
+      limit _select_jobs.max_jobs
     );
   end if;
 end
 $$;
 
-comment on function jobq._select_jobs(jsonb, jobq.job_status[], boolean, int) is
+comment on function jobq._select_jobs(jsonb, jobq.job_status[], boolean, int, jsonb) is
 'Counts and samples the jobs that match, and unless dry_run locks up to max_jobs of them that are free.';
 
 create or replace function jobq.retry_jobs(
@@ -169,8 +187,8 @@ end
 $$;
 
 comment on function jobq.cancel_jobs(jsonb, boolean, int) is
-'Cancels queued jobs that match filter and asks the workers of running ones, as cancel() does. Returns (matched, changed, sample of ids); '
-'changed leaves out dry_run, what is beyond max_jobs, locked, or asked already. Filter as for retry_jobs(). Errors: JQ006.';
+'Cancels queued jobs that match filter and asks the workers of running ones, as cancel() does. Returns (matched, changed, sample of ids), '
+'as retry_jobs() does; running jobs that were asked already do not match. Filter as for retry_jobs(). Errors: JQ006.';
 
 create or replace function jobq.set_priority(
   filter jsonb, priority int, dry_run boolean default false, max_jobs int default 10000
@@ -184,7 +202,8 @@ begin
   if set_priority.priority is null or set_priority.priority not between -100 and 100 then
     perform jobq._raise('JQ006', 'priority must be between -100 and 100, not ' || coalesce(set_priority.priority::text, 'null'));
   end if;
-  v_jobs := jobq._select_jobs(set_priority.filter, '{queued}', set_priority.dry_run, set_priority.max_jobs);
+  v_jobs := jobq._select_jobs(set_priority.filter, '{queued}', set_priority.dry_run, set_priority.max_jobs,
+    jsonb_build_object('priority', set_priority.priority));
   perform set_config('jobq.via', 'set_priority', true);
   return query
   with updated as (
@@ -199,7 +218,8 @@ $$;
 
 comment on function jobq.set_priority(jsonb, int, boolean, int) is
 'Moves queued jobs that match filter to a priority, -100 to 100, HIGHER runs first; they queue up there as of now. '
-'Returns (matched, changed, sample of ids). Filter as for retry_jobs(). Errors: JQ006.';
+'Returns (matched, changed, sample of ids), as retry_jobs() does; jobs that have the priority already do not match. '
+'Filter as for retry_jobs(). Errors: JQ006.';
 
 create or replace function jobq.reschedule(
   filter jsonb, available_at timestamptz default null, delay interval default null,
@@ -215,7 +235,8 @@ begin
   if not isfinite(v_due) or v_due >= '10000-01-01 00:00:00+00' then
     perform jobq._raise('JQ006', 'available_at must be a time up to the year 9999, not ' || v_due);
   end if;
-  v_jobs := jobq._select_jobs(reschedule.filter, '{queued}', reschedule.dry_run, reschedule.max_jobs);
+  v_jobs := jobq._select_jobs(reschedule.filter, '{queued}', reschedule.dry_run, reschedule.max_jobs,
+    jsonb_build_object('due', v_due));
   perform set_config('jobq.via', 'reschedule', true);
   return query
   with updated as (
@@ -226,5 +247,5 @@ end
 $$;
 
 comment on function jobq.reschedule(jsonb, timestamptz, interval, boolean, int) is
-'Makes queued jobs that match filter due at available_at, or after delay, or (neither) now. Returns (matched, changed, sample of ids). '
-'Filter as for retry_jobs(). Errors: JQ001 both times at once, JQ006.';
+'Makes queued jobs that match filter due at available_at, or after delay, or (neither) now. Returns (matched, changed, sample of ids), as '
+'retry_jobs() does; jobs that are due so already do not match and keep their place. Filter as for retry_jobs(). Errors: JQ001 both times at once, JQ006.';

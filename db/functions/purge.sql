@@ -43,12 +43,12 @@ begin
   end loop;
 
   with doomed as materialized (
-    select j.ctid
+    select j.id
     from jobq.jobs j
     where j.id = any(v_ids) and j.status = any(purge.statuses)
     for update skip locked
   )
-  delete from jobq.jobs j using doomed d where j.ctid = d.ctid;
+  delete from jobq.jobs j using doomed d where j.id = d.id;
   get diagnostics v_deleted = row_count;
   return v_deleted;
 end

@@ -116,7 +116,8 @@ begin
   else
     -- A worker behind a transaction pooler has no LISTEN connection, hence no presence lock.
     v_unseen := exists (
-      select from jobq.jobs j where j.status = 'running' and jobq._live_workers(j.kind) = 0 and j.lease_expires_at > v_now
+      select from (select distinct j.kind from jobq.jobs j where j.status = 'running' and j.lease_expires_at > v_now) r
+      where jobq._live_workers(r.kind) = 0
     );
     return query select case when v_unseen then 'worker_unknown' else 'no_worker_seen' end,
       case when v_unseen

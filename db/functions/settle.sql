@@ -2,8 +2,10 @@
 -- (status = 'running' beside them would let the planner join a scan of the running index, dead entries included.)
 --
 -- The shape is deliberate. The row is locked per outcome by primary key, skipping what is locked; the new state is
--- computed there; the update is joined to it by ctid; the answer is read from it alone. Nothing waits, so a transaction
+-- computed there; the update is joined to it by id; the answer is read from it alone. Nothing waits, so a transaction
 -- that dawdles after succeed() or cancel() stalls nobody, and no lock order is needed.
+-- By id, never by ctid: a renewal that committed since this statement's snapshot gave the row a version that the lock
+-- reaches and a scan by ctid does not see, so the job would be reported as settled and go on running.
 
 create or replace function jobq.settle(outcomes jsonb)
 returns table (job_id bigint, accepted boolean, status jobq.job_status)
@@ -30,8 +32,13 @@ begin
     select distinct on (r.job_id, r.token) r.*
     from (
       select
-        case when jsonb_typeof(e.o -> 'job_id') = 'number' then (e.o -> 'job_id')::bigint
-          else jobq._raise('JQ006', 'outcome ' || e.ordinal || ': job_id must be an integer')::bigint end as job_id,
+        case
+          when jsonb_typeof(e.o -> 'job_id') = 'number' and (e.o -> 'job_id')::numeric % 1 = 0
+            and abs((e.o -> 'job_id')::numeric) < 9223372036854775808
+          then (e.o -> 'job_id')::bigint
+          else jobq._raise('JQ006', 'outcome ' || e.ordinal || ': job_id must be an integer, not '
+            || coalesce(left((e.o -> 'job_id')::text, 100), 'missing'))::bigint
+        end as job_id,
         -- Compared as text: a malformed token is a stale one, and never stops the rest.
         lower(e.o ->> 'lease_token') as token,
         case
@@ -88,14 +95,15 @@ begin
       result = e.result, locked_by = null, lease_token = null, lease_expires_at = null,
       finished_at = case when e.new_status <> 'queued' then v_now end
     from ended e
-    where j.ctid = e.row_at
+    where j.id = e.job_id and e.row_at is not null
   )
   select
     e.job_id,
     case
       when e.row_at is not null then true
-      -- Still the current claim, but another transaction holds its row.
-      when exists (select from jobq.jobs j where j.id = e.job_id and j.lease_token::text = e.token) then null
+      -- Still the current claim, but another transaction holds its row. (As exists() it could be planned as a hash of
+      -- the whole table.)
+      when (select true from jobq.jobs j where j.id = e.job_id and j.lease_token::text = e.token) then null
       else false
     end,
     case when e.row_at is not null then e.new_status else (select j.status from jobq.jobs j where j.id = e.job_id) end
@@ -114,7 +122,8 @@ comment on function jobq.settle(jsonb) is
 create or replace function jobq._bounded_seconds(value jsonb) returns numeric
 language sql immutable
 as $$
-select case when jsonb_typeof(value) = 'number' then least(greatest(value::numeric, 0), 315360000) end
+-- Rounded: a number too small for a float8 is an error, not zero.
+select case when jsonb_typeof(value) = 'number' then least(greatest(round(value::numeric, 6), 0), 315360000) end
 $$;
 
 comment on function jobq._bounded_seconds(jsonb) is 'A JSON number as seconds, 0 to 10 years; null for anything else.';
