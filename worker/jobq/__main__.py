@@ -1,0 +1,5 @@
+"""`python -m jobq` is `jobq`."""
+
+from jobq.cli import main
+
+main()
