@@ -28,9 +28,11 @@ demo: $(VENV)/.run
 	$(BIN)/jobq demo $(if $(HEADLESS),--headless)
 
 # On the PostgreSQL that requirements.txt brings; JOBQ_TEST_PG_BINDIR names the programs of another
-# one, TEST_DATABASE_URL a running server. ARGS goes to pytest.
+# one, TEST_DATABASE_URL a running server. ARGS goes to pytest. Tests mostly wait, so twice as many
+# run at once as there are cores; each of the JOBS processes has a server of its own.
+JOBS ?= 4
 test: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 check: venv
 	$(BIN)/ruff check .
