@@ -1,0 +1,161 @@
+"""Runs handlers: N threads, and one event loop that all `async def` handlers share.
+
+A thread that runs an async handler waits for it, so at most N jobs run at once, both kinds
+together. Whatever a handler raises is recorded, and the thread lives on. All threads are daemons: a
+handler that never returns cannot keep the process.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Mapping, Sequence
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any
+
+from jobq import _outcome
+from jobq._bell import Bell
+from jobq.app import Job
+from jobq.context import CurrentJob, _current
+
+__all__ = ["Executor"]
+
+
+class Executor:
+    """Takes jobs by `submit`, hands them back, run, by `finished`. One caller, the coordinator."""
+
+    def __init__(self, jobs: Mapping[str, Job[Any, Any]], threads: int, bell: Bell) -> None:
+        self._handlers = {kind: (job.function, job._arguments.decode) for kind, job in jobs.items()}
+        self._needs_loop = any(job.is_async for job in jobs.values())
+        self._bell = bell
+        self._queue: SimpleQueue[CurrentJob | None] = SimpleQueue()
+        self._finished: deque[CurrentJob] = deque()
+        self._running: list[CurrentJob | None] = [None] * threads
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_lock = Lock()
+        self._in_hand = 0
+
+    def start(self) -> None:
+        """Start the threads."""
+        if self._needs_loop:
+            self._event_loop()
+        for slot in range(len(self._running)):
+            Thread(target=self._work, args=(slot,), name=f"jobq-{slot}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let each thread end after its job; does not wait."""
+        for _ in self._running:
+            self._queue.put(None)
+        if self._loop is not None and self._in_hand == 0:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def submit(self, jobs: Sequence[CurrentJob]) -> None:
+        """Queue claimed jobs; threads take them in this order."""
+        self._in_hand += len(jobs)
+        for job in jobs:
+            self._queue.put(job)
+
+    def finished(self) -> list[CurrentJob]:
+        """Return the jobs that are over since the last call, their outcomes filled in."""
+        take = self._finished.popleft
+        jobs = [take() for _ in range(len(self._finished))]
+        self._in_hand -= len(jobs)
+        return jobs
+
+    def drain(self) -> list[CurrentJob]:
+        """Take back the jobs that no thread has taken yet."""
+        jobs: list[CurrentJob] = []
+        try:
+            while True:
+                job = self._queue.get_nowait()
+                if job is not None:
+                    jobs.append(job)
+        except Empty:
+            self._in_hand -= len(jobs)
+            return jobs
+
+    def has_finished(self) -> bool:
+        """Whether `finished` would return anything."""
+        return bool(self._finished)
+
+    def running(self) -> list[CurrentJob]:
+        """The jobs being run now."""
+        return [job for job in self._running if job is not None]
+
+    @property
+    def in_hand(self) -> int:
+        """Jobs submitted and not yet handed back, run or not."""
+        return self._in_hand
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that no thread has taken yet."""
+        return self._queue.qsize()
+
+    def interrupt(self) -> None:
+        """Cancel the tasks of all running async handlers."""
+        for job in self.running():
+            if job._interrupt is not None:
+                job._interrupt()
+
+    def _work(self, slot: int) -> None:
+        get, hand_back = self._queue.get, self._finished.append
+        running, bell = self._running, self._bell
+        handlers, returned = self._handlers, _outcome.returned
+        while (job := get()) is not None:
+            job._started_at = monotonic()
+            running[slot] = job
+            # A claim that may have lapsed while it waited is another worker's to run.
+            if not job._lost and job._started_at < job._deadline:
+                _current.set(job)
+                try:
+                    function, decode = handlers[job.kind]
+                    result = function(**decode(job._payload))
+                    if result is not None and inspect.isawaitable(result):
+                        result = self._await(job, result)
+                    returned(job, result)
+                except BaseException as exc:  # noqa: BLE001 - SystemExit too ends the job only
+                    _outcome.raised(job, exc)
+            job._finished_at = monotonic()
+            running[slot] = None
+            hand_back(job)
+            if bell.waiting:
+                bell.ring()
+
+    def _await(self, job: CurrentJob, awaitable: Any) -> Any:
+        future = asyncio.run_coroutine_threadsafe(_guarded(job, awaitable), self._event_loop())
+        error, result = future.result()
+        if error is not None:
+            raise error
+        return result
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        with self._loop_lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                Thread(target=_run_loop, args=(self._loop,), name="jobq-async", daemon=True).start()
+            return self._loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _guarded(job: CurrentJob, awaitable: Any) -> tuple[BaseException | None, Any]:
+    """Await as a task of its own; nothing it raises, SystemExit included, reaches the loop."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    _current.set(job)
+    job._interrupt = lambda: loop.call_soon_threadsafe(task.cancel)
+    try:
+        if job._lost:  # lost before there was a task to cancel
+            raise asyncio.CancelledError("the lease is lost")
+        return None, await awaitable
+    except BaseException as exc:  # noqa: BLE001 - recorded as the job's outcome
+        return exc, None
+    finally:
+        job._interrupt = None

@@ -1,0 +1,99 @@
+"""When the coordinator claims: while claims find jobs, when notified, else by a schedule."""
+
+from math import inf
+
+from jobq._listener import Listener
+
+__all__ = ["Pace", "PollSchedule"]
+
+FIRST_STEPS = (0.01, 0.05, 0.25)
+LONGEST_SECONDS = 60.0
+BUSY_SECONDS = 0.1
+
+
+class PollSchedule:
+    """When an idle worker asks again.
+
+    10, 50 and 250 ms after it went idle, then each second while an earlier transaction may still
+    commit, then at the poll interval; sooner for a job known to fall due, never later than 60 s.
+    """
+
+    def __init__(self, poll_seconds: float) -> None:
+        self._poll = min(poll_seconds, LONGEST_SECONDS)
+        self._step = 0
+
+    def restart(self) -> None:
+        """Begin with the short steps again."""
+        self._step = 0
+
+    def pause(self, *, settled: bool, due_in: float | None) -> float:
+        """Return the seconds until the next claim, after one that found nothing."""
+        if self._step < len(FIRST_STEPS):
+            pause = min(FIRST_STEPS[self._step], self._poll)
+            self._step += 1
+        else:
+            pause = self._poll if settled else min(1.0, self._poll)
+        return pause if due_in is None else min(pause, max(due_in, 0.001))
+
+
+class Pace:
+    """Tells the listener whether we are idle, and the coordinator whether to claim."""
+
+    def __init__(self, listener: Listener, poll_seconds: float) -> None:
+        self._listener = listener
+        self._schedule = PollSchedule(poll_seconds)
+        self._more = True  # the last claim found jobs, and there may be more
+        self._poll_at = -inf
+        self._busy_since: float | None = None
+
+    @property
+    def more(self) -> bool:
+        """Whether the last claim leaves reason for another one at once."""
+        return self._more
+
+    def wants_claim(self, now: float) -> bool:
+        """Whether to claim now, given a free thread."""
+        return self._listener.heard() or self._more or now >= self._poll_at
+
+    def polled(self, now: float) -> bool:
+        """Whether it is the schedule that asks."""
+        return not self._more and now >= self._poll_at
+
+    def claimed(
+        self, found: int, asked: int, now: float, *, probed: bool, due_in: float | None
+    ) -> None:
+        """Take in what a claim found. `probed`: `due_in` was asked for before it.
+
+        Without that, an empty claim is followed by another: what falls due between a claim and the
+        question when something will is seen by neither.
+        """
+        if found:
+            # Fewer than asked for, and any new one will be notified: no need to ask again.
+            self._more = found == asked or not self._listener.held
+            if self._more and not self._listener.held:
+                self._schedule.restart()
+        elif not probed:
+            self._more = False
+            self._poll_at = now
+        else:
+            self._more = False
+            self._listener.idle()
+            settled = self._listener.settled
+            self._poll_at = now + self._schedule.pause(settled=settled, due_in=due_in)
+
+    def supply(self, room: int, now: float) -> None:
+        """Take in for how many jobs there is room; without any for a while, we are not idle."""
+        if room > 0 and not self._more:
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = now
+        elif now - self._busy_since >= BUSY_SECONDS:
+            self._listener.busy()
+            self._busy_since = inf  # said; nothing to look for by the clock
+            self._more = True
+
+    def next_at(self, room: int) -> float:
+        """When to look again by the clock, in monotonic seconds."""
+        if room > 0:
+            return self._poll_at
+        return inf if self._busy_since is None else self._busy_since + BUSY_SECONDS

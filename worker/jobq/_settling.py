@@ -1,0 +1,182 @@
+"""Ends runs in the database: outcomes gather here until one `jobq.settle` has taken them.
+
+A claim stays in `claims`, and so is renewed, until its outcome is accepted. An outcome is sent
+until there is an answer; one whose lease is lost is not sent. The answer to one that was sent
+before and lost its reply may be that the claim is over: by whom is not known; most likely by us.
+"""
+
+import logging
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from jobq import _outcome
+from jobq._reporting import report
+from jobq.context import CurrentJob, Notes
+from jobq.errors import sqlstate_of
+from jobq.log import log
+
+__all__ = ["Settling"]
+
+logger = logging.getLogger("jobq.worker")
+
+BATCH = 500
+MOST_BYTES = 32 * 1024 * 1024
+LOCKED_SECONDS = 0.2
+
+# Classes of errors that an outcome itself can cause: data, constraints, limits, functions.
+_BY_DATA = ("22", "23", "54", "JQ", "P0")
+
+# Silence means accepted and succeeded.
+_SETTLE = """
+select s.job_id, s.accepted, s.status::text
+from jobq.settle(%s::jsonb) as s
+where s.accepted is distinct from true or s.status <> 'succeeded'
+"""
+
+
+class Settling:
+    """The outcomes not settled yet, in the order in which the runs ended."""
+
+    def __init__(self, claims: dict[int, CurrentJob], notes: Notes) -> None:
+        self._claims = claims
+        self._notes = notes
+        self._pending: list[CurrentJob] = []
+        self._locked: list[CurrentJob] = []  # their rows were locked by somebody
+        self._locked_until = 0.0
+
+    def add(self, jobs: Sequence[CurrentJob]) -> None:
+        """Take in jobs that the executor handed back."""
+        self._pending += jobs
+
+    def give_back(self, jobs: Sequence[CurrentJob]) -> None:
+        """Take in jobs that will not start here; their attempts are given back."""
+        for job in jobs:
+            _outcome.released(job)
+        self._pending += jobs
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `send` has something to do."""
+        return bool(self._pending)
+
+    @property
+    def retry_at(self) -> float | None:
+        """When outcomes of locked rows are sent again, in monotonic seconds."""
+        return self._locked_until if self._locked else None
+
+    def __bool__(self) -> bool:
+        return bool(self._pending or self._locked)
+
+    def send(self, conn: psycopg.Connection[Any]) -> None:
+        """Send everything, what its handler reported first. Raises psycopg.Error; call it again."""
+        if self._locked and monotonic() >= self._locked_until:
+            self._pending += self._locked
+            self._locked = []
+        while self._pending:
+            batch = self._pending[:BATCH]
+            now = monotonic()
+            live = [j for j in batch if j._deadline > now and not j._lost and j._outcome]
+            if len(live) < len(batch):
+                kept = set(live)
+                self._drop([job for job in batch if job not in kept])
+            if live:
+                if self._notes:
+                    self._report(conn, live, now)
+                self._send(conn, live)
+            del self._pending[: len(batch)]
+
+    def _report(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], now: float) -> None:
+        for job in set(self._notes.jobs()).intersection(jobs):
+            report(conn, self._notes, job, now)
+
+    def _send(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob]) -> None:
+        text = f"[{','.join([_outcome.element(job) for job in jobs])}]"
+        if len(text) > MOST_BYTES and len(jobs) > 1:
+            for half in (jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]):
+                self._send(conn, half)
+            return
+        started = monotonic()
+        try:
+            rows = conn.execute(_SETTLE, (text,)).fetchall()
+        except psycopg.Error as exc:
+            if (sqlstate_of(exc) or "")[:2] in _BY_DATA:
+                self._send_singly(conn, jobs, exc)
+                return
+            for job in jobs:
+                job._sent = True
+            raise
+        locked = self._answers(jobs, rows) if rows else set()
+        for job in jobs:
+            if job not in locked and self._claims.get(job.id) is job:
+                del self._claims[job.id]
+        if logger.isEnabledFor(logging.DEBUG):
+            self._log_completions(jobs, monotonic() - started)
+
+    def _send_singly(
+        self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], exc: psycopg.Error
+    ) -> None:
+        """One outcome among these is refused by a cast: find it, and say so as its job's error."""
+        if len(jobs) > 1:
+            for job in jobs:
+                self._send(conn, [job])
+        elif jobs[0]._refused:
+            log(logger, logging.ERROR, "outcome refused", job=jobs[0].id, error=str(exc).strip())
+            self._forget(jobs[0])
+        else:
+            jobs[0]._refused = True
+            _outcome.refused(jobs[0], str(exc).strip())
+            self._send(conn, jobs)
+
+    def _answers(self, jobs: list[CurrentJob], rows: list[Any]) -> set[CurrentJob]:
+        """Log what is not a plain success; return the jobs whose rows are locked."""
+        by_id = {job.id: job for job in jobs}
+        locked = set()
+        for job_id, accepted, status in rows:
+            job = by_id[job_id]
+            if accepted is None:
+                locked.add(job)
+            elif not accepted:
+                self._stale(job, status)
+            elif status == "queued":
+                log(logger, logging.DEBUG, "retry", job=job.id, kind=job.kind, after=job._ended,
+                    attempt=job.attempt, of=job.max_attempts)  # fmt: skip
+            elif status == "failed":
+                log(logger, logging.WARNING, "job failed", job=job.id, kind=job.kind,
+                    attempt=job.attempt, of=job.max_attempts, error=job._error_line)  # fmt: skip
+        if locked:
+            self._locked += locked
+            self._locked_until = monotonic() + LOCKED_SECONDS
+        return locked
+
+    def _stale(self, job: CurrentJob, status: str | None) -> None:
+        if job._finishing and status == "succeeded":
+            return  # ended by its handler, in the handler's own transaction
+        if job._sent and status in ("succeeded", "failed", "cancelled"):
+            log(logger, logging.INFO, "outcome unknown", job=job.id, kind=job.kind, status=status,
+                hint="its reply was lost; the job is over")  # fmt: skip
+            return
+        log(logger, logging.WARNING, "outcome refused", job=job.id, kind=job.kind,
+            outcome=job._ended, status=status or "deleted",
+            hint="the claim was no longer the current one")  # fmt: skip
+
+    def _drop(self, jobs: list[CurrentJob]) -> None:
+        for job in jobs:
+            self._notes.take(job)
+            self._forget(job)
+            if job._ended and not job._finishing:
+                log(logger, logging.WARNING, "outcome not sent", job=job.id, kind=job.kind,
+                    outcome=job._ended, hint="the lease was lost first")  # fmt: skip
+
+    def _forget(self, job: CurrentJob) -> None:
+        if self._claims.get(job.id) is job:
+            del self._claims[job.id]
+
+    def _log_completions(self, jobs: list[CurrentJob], seconds: float) -> None:
+        log(logger, logging.DEBUG, "settle", jobs=len(jobs), ms=round(seconds * 1000, 2))
+        for job in jobs:
+            ms = round((job._finished_at - job._started_at) * 1000, 3)
+            log(logger, logging.DEBUG, "completion", job=job.id, kind=job.kind,
+                outcome=job._ended, ms=ms)  # fmt: skip
