@@ -122,7 +122,7 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT, and return an exit code; call it in the main thread.
 
-        The first signal stops as `stop` does: 0 when all ended in time, 3 when handlers were left
+        The first signal stops as `stop` does: 0 when all ended in time, 1 when handlers were left
         running. A second one leaves within two seconds, whatever handlers do, with 128 + signal.
         """
         with self._handling_signals():

@@ -18,7 +18,7 @@ from jobq.cli.output import print_json, print_lines
 from jobq.cli.times import show_seconds
 from jobq.log import configure
 from jobq.settings import WorkerSettings
-from jobq.worker import EXIT_LEFT_JOBS, Worker
+from jobq.worker import Worker
 
 __all__ = ["load_app", "migrate", "worker"]
 
@@ -118,7 +118,7 @@ def worker(
             migration.migrate(dsn)
         code = Worker(load_app(name), settings).run()
     if code != OK:
-        raise typer.Exit(FAILED if code == EXIT_LEFT_JOBS else code)
+        raise typer.Exit(code)
 
 
 def load_app(name: str) -> App:
