@@ -336,3 +336,33 @@ def test_current_job_is_for_handlers_only(dsn: str, conn: Connection) -> None:
     assert (by_kind["sync"].attempt, by_kind["sync"].max_attempts) == (1, 4)
     assert not by_kind["sync"].cancelled
     app.close()
+
+
+def test_a_plain_call_has_a_job_of_its_own_to_report_to() -> None:
+    app = App()
+
+    @app.job("k", max_attempts=3)
+    def handler() -> tuple[int, int, int]:
+        job = current_job()
+        job.progress(0.5, "half")
+        job.log("hello")
+        return job.id, job.attempt, job.max_attempts
+
+    assert handler() == (0, 1, 3)
+    with pytest.raises(LookupError):
+        current_job()
+
+
+async def _run(work: Any) -> Any:
+    return await work
+
+
+def test_a_plain_call_of_an_async_handler_too() -> None:
+    app = App()
+
+    @app.job("k")
+    async def handler() -> int:
+        await asyncio.sleep(0)
+        return current_job().id
+
+    assert asyncio.run(_run(handler())) == 0

@@ -2,6 +2,7 @@
 
 import os
 import select
+import weakref
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ class Producer:
         self._lock = Lock()
         self._conn: psycopg.Connection[Any] | None = None
         self._pid = 0
+        self._finalizer: weakref.finalize[..., Any] | None = None
 
     @property
     def dsn(self) -> str | None:
@@ -58,7 +60,15 @@ class Producer:
                 raise SettingsError("no database: set DATABASE_URL, or use App(dsn=…)")
             self._conn = connect(dsn, "jobq app", {"lock_timeout": "0"})
             self._pid = os.getpid()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+            self._finalizer = weakref.finalize(self, _close, self._conn, self._pid)
         return self._conn
+
+
+def _close(conn: psycopg.Connection[Any], pid: int) -> None:
+    if os.getpid() == pid:
+        conn.close()
 
 
 def _alive(conn: psycopg.Connection[Any]) -> bool:

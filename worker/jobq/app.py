@@ -16,15 +16,17 @@ Without `conn` a job is enqueued on the app's own connection and stands once the
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from math import inf
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from jobq import client
 from jobq._producer import Producer
 from jobq.client import Enqueued, NewJob
+from jobq.context import CurrentJob, Notes, _current
 from jobq.payload import Arguments
 
 __all__ = ["App", "Enqueuer", "Job"]
@@ -110,8 +112,22 @@ class Job(Enqueuer[P], Generic[P, R]):
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the handler here and now, without the queue."""
-        return self.function(*args, **kwargs)
+        """Run the handler here and now, without the queue.
+
+        `current_job()` gives it job 0, attempt 1, whose reports go nowhere; inside a worker's
+        handler, that handler's job.
+        """
+        if _current.get(None) is not None:
+            return self.function(*args, **kwargs)
+        stand_in = CurrentJob(inf, Notes(), 0, self.kind, b"{}", 1, self._template.max_attempts)
+        token = _current.set(stand_in)
+        try:
+            if not self.is_async:
+                return self.function(*args, **kwargs)
+            # The coroutine runs later, in a context of its own.
+            return cast("R", _with_job(stand_in, cast("Any", self.function)(*args, **kwargs)))
+        finally:
+            _current.reset(token)
 
     def options(self, *, conn: Any = None, **options: Unpack[JobOptions]) -> Enqueuer[P]:
         """Return an enqueuer whose jobs differ by these options, on `conn` if one is given."""
@@ -226,6 +242,14 @@ class App:
         return self._producer.call(
             lambda own: client.enqueue(own, job), repeatable=job.idempotency_key is not None
         )
+
+
+async def _with_job(job: CurrentJob, work: Awaitable[Any]) -> Any:
+    token = _current.set(job)
+    try:
+        return await work
+    finally:
+        _current.reset(token)
 
 
 def _new(kind: str, payload: Mapping[str, Any] | None, options: JobOptions) -> NewJob:

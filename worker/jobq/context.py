@@ -128,8 +128,8 @@ class CurrentJob:
         payload: bytes,
         attempt: int,
         max_attempts: int,
-        token: str,
-        lost_leases: int,
+        token: str = "",
+        lost_leases: int = 0,
     ) -> None:
         self.id = job_id
         self.kind = kind
