@@ -422,3 +422,25 @@ class TestCompatible:
         query = "create or replace function jobq.{}() returns int return {}"
         conn.execute(sql.SQL(query).format(sql.Identifier(function), sql.Literal(value)))
         conn.commit()
+
+
+def test_a_schema_dropped_by_hand_is_installed_again(
+    dsn: str, connect: Callable[..., Connection]
+) -> None:
+    conn = connect(dsn)
+    conn.execute("drop schema jobq cascade")
+    assert len(migrate(dsn).migrations) == 2
+    assert scalar(conn, "select created from jobq.enqueue('k')") is True
+
+
+@pytest.mark.parametrize("schema", ["jobq", "jobq_migrations"])
+def test_a_superuser_runs_no_strangers_code(
+    empty_dsn: str,
+    connect: Callable[..., Connection],
+    make_role: Callable[..., str],
+    schema: str,
+) -> None:
+    stranger = make_role()
+    connect(empty_dsn).execute(f"create schema {schema} authorization {stranger}".encode())
+    with pytest.raises(MigrationError, match=f"schema {schema} belongs to role {stranger}"):
+        migrate(empty_dsn)

@@ -79,20 +79,32 @@ def test_listening_needs_names(conn: Connection, kinds: str) -> None:
 MANY_KINDS = """
 select count(*) from jobq.enqueue_many((
   select jsonb_agg(jsonb_build_object('kind', 'k' || n)) from generate_series(1, 1500) n))"""
+# Nothing but asking who waits, so that it is stopped while it asks.
+MANY_QUESTIONS = """
+select from generate_series(1, 200),
+  lateral jobq._wake((select array_agg('k' || n) from generate_series(1, 1500) n))"""
 
 
-@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+@pytest.mark.parametrize(
+    ("end", "statement"),
+    [
+        ("pg_cancel_backend", MANY_KINDS),
+        ("pg_cancel_backend", MANY_QUESTIONS),
+        ("pg_terminate_backend", MANY_KINDS),
+    ],
+    ids=["cancel", "cancel-while-asking", "terminate"],
+)
 def test_enqueues_that_are_stopped_leave_no_lock_behind(
-    conn: Connection, connect: Callable[..., Connection], end: str
+    conn: Connection, connect: Callable[..., Connection], end: str, statement: str
 ) -> None:
     producer = connect()
     started = monotonic()
-    producer.execute(MANY_KINDS)
+    producer.execute(statement.encode())
     seconds = monotonic() - started
 
     def stopped_on_the_way(session: Connection) -> bool:
         try:
-            session.execute(MANY_KINDS)
+            session.execute(statement.encode())
         except psycopg.OperationalError:
             return True
         return False
@@ -144,7 +156,7 @@ def test_next_due_tells_when_the_next_job_of_the_kinds_falls_due(conn: Connectio
 
 
 def test_next_due_is_early_where_many_foreign_jobs_wait_never_late(conn: Connection) -> None:
-    enqueue_many(conn, 150, "theirs", delay=10)
+    enqueue_many(conn, 1500, "theirs", delay=10)
     enqueue(conn, "mine", delay="30 s")
     found = seconds_until_due(conn, ["mine"])
     assert found is not None

@@ -27,7 +27,8 @@ FINAL = ["succeeded", "failed", "cancelled"]
 
 def purge(conn: Connection, older_than: str = "1 hour", **options: object) -> int:
     """Purge; returns how many jobs went."""
-    named = "".join(f", {name} => %s" for name in options)
+    types = {"statuses": "::jobq.job_status[]"}
+    named = "".join(f", {name} => %s{types.get(name, '')}" for name in options)
     return int(scalar(conn, f"select jobq.purge(%s{named})", older_than, *options.values()))
 
 
@@ -157,7 +158,8 @@ def test_purgers_at_once_take_each_job_once(
     assert purge(other, max_jobs=5) == 5
     assert purge(conn, max_jobs=8) == 3, "five of its eight are being purged by the other"
     other.rollback()
-    assert [purge(conn) for _ in range(2)] == [17, 0]
+    # First to the end from where it was, then what it had passed over.
+    assert [purge(conn) for _ in range(3)] == [12, 5, 0]
 
 
 def test_a_forged_creation_time_does_not_stop_it(conn: Connection) -> None:
@@ -216,10 +218,33 @@ def test_it_reads_up_the_primary_key_no_further_than_the_cutoff(
             assert not plan.kinds() & {"Hash Join", "Merge Join"}
         return [plan.indexes() for plan in found]
 
-    (walk,) = [plan for plan in plans if "from jobq.jobs j order by j.id" in plan.query]
+    (walk,) = [plan for plan in plans if "from jobq.jobs j where j.id > v_from" in plan.query]
     assert walk.indexes() == {"jobs_pkey"}
     assert walk.nodes[0]["Actual Rows"] < 400, "newer jobs are hardly read"
     assert "Sort" not in walk.kinds()
     assert indexes("doomed as materialized") == [{"jobs_pkey"}]
     assert indexes("delete from jobq.job_events") == [{"job_events_pkey"}]
     assert indexes("join jobq.jobs j on j.id = o.job_id") == [{"jobs_pkey"}]
+
+
+def test_a_series_of_batches_walks_what_it_keeps_once(conn: Connection) -> None:
+    kept = [job_in(conn, "failed") for _ in range(3)]
+    age(conn, *kept)
+    finished(conn, 10)
+    deleted, goes_on = [], []
+    for _ in range(4):
+        deleted.append(purge(conn, max_jobs=4, statuses=["succeeded"]))
+        goes_on.append(bool(scalar(conn, "select current_setting('jobq.purged')")))
+    assert deleted == [4, 4, 2, 0]
+    assert goes_on == [True, True, False, False]
+    # Jobs of other statuses, and what came since, are walked from the start.
+    finished(conn, 4)
+    assert purge(conn, max_jobs=4, statuses=["succeeded"]) == 4
+    assert purge(conn, statuses=["failed"]) == 3
+
+
+@pytest.mark.parametrize("garbage", ["", "x", "{succeeded} -1", "{succeeded} 1e30", "{succeeded}"])
+def test_a_place_that_makes_no_sense_is_ignored(conn: Connection, garbage: str) -> None:
+    finished(conn, 2)
+    conn.execute("select set_config('jobq.purged', %s, false)", (garbage,))
+    assert purge(conn, statuses=["succeeded"]) == 2

@@ -155,7 +155,8 @@ begin
     ) t;
 
     if v_full then
-      v_cost := extract(epoch from clock_timestamp() - v_now);
+      -- At most doubled: a scan that was stopped half-way (a paused machine, a cold cache) must not postpone the next.
+      v_cost := least(extract(epoch from clock_timestamp() - v_now), greatest(2 * v_cost, 0.1));
     end if;
     exit when v_took.jobs > 0 or v_full or v_now - v_full_at <= make_interval(secs => 20 * v_cost);
     v_full := true;

@@ -101,7 +101,7 @@ declare
   v_now timestamptz := clock_timestamp();
 begin
   -- All 201 priorities by descent: known ones would have to be found by walking past dead entries. Foreign kinds are
-  -- passed over within the first 100 rows of a priority; past them the answer is early, never late.
+  -- passed over within the first 1,000 rows of a priority; past them the answer is early, never late.
   return (
     select extract(epoch from min(d.available_at) - v_now)::float8
     from generate_series(-100, 100) p(priority)
@@ -115,10 +115,10 @@ begin
           where s.status = 'queued' and s.priority = p.priority::smallint
             and s.available_at > v_now and s.available_at <= v_now + interval '60 seconds'
           order by s.available_at, s.created_at, s.id
-          limit 100
+          limit 1000
         ) j
       ) w
-      where next_due.kinds is null or w.kind = any(next_due.kinds) or w.place = 100
+      where next_due.kinds is null or w.kind = any(next_due.kinds) or w.place = 1000
     ) d
   );
 end

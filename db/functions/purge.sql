@@ -19,6 +19,8 @@ declare
   v_newer int := 0;
   v_ids bigint[] := '{}';
   v_deleted int;
+  v_last text[] := regexp_split_to_array(current_setting('jobq.purged', true), ' ');
+  v_from bigint := 0;
 begin
   if purge.older_than is null or extract(epoch from purge.older_than) not between 0.001 and 1e10 then
     perform jobq._raise('JQ006', 'older_than must be longer than zero, not ' || coalesce(purge.older_than::text, 'null'),
@@ -30,9 +32,13 @@ begin
   end if;
   v_cutoff := jobq._after(clock_timestamp(), -extract(epoch from purge.older_than));
 
+  -- Where this session's last batch ended, for the same statuses: a series of batches walks what it keeps but once.
+  if v_last[1] = purge.statuses::text and v_last[2] ~ '^\d{1,18}$' then
+    v_from := v_last[2];
+  end if;
   -- Up the primary key, the oldest first, and no further than the cutoff: what is newer is not read. A hundred newer
   -- rows end the walk, not one, so that a single row with a forged created_at cannot.
-  for v_job in select j.id, j.status, j.created_at, j.finished_at from jobq.jobs j order by j.id loop
+  for v_job in select j.id, j.status, j.created_at, j.finished_at from jobq.jobs j where j.id > v_from order by j.id loop
     if v_job.created_at >= v_cutoff then
       v_newer := v_newer + 1;
       exit when v_newer = 100;
@@ -41,6 +47,8 @@ begin
       exit when cardinality(v_ids) = purge.max_jobs;
     end if;
   end loop;
+  perform set_config('jobq.purged',
+    case when cardinality(v_ids) = purge.max_jobs then format('%s %s', purge.statuses, v_job.id) else '' end, false);
 
   with doomed as materialized (
     select j.id
@@ -56,4 +64,4 @@ $$;
 
 comment on function jobq.purge(interval, int, jobq.job_status[]) is
 'Deletes up to max_jobs jobs of these final statuses that finished longer ago than older_than, with their events; frees their keys. '
-'Returns how many; 0 means done. Commit between calls. Skips locked rows. Errors: JQ006 for a time or number not positive, or a status that is not final.';
+'Returns how many; 0 means done. Commit between calls; a session goes on where its last batch ended, until one comes out short. Skips locked rows. Errors: JQ006 for a time or number not positive, or a status that is not final.';

@@ -187,6 +187,7 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
     try:
         for name, value in _SESSION_SETTINGS.items():
             connection.execute("select set_config(%s, %s, false)", (name, value))
+        _check_owner(connection)
         # `create schema if not exists` would demand CREATE on the database even when it exists.
         found = connection.execute("select to_regnamespace(%s) is not null", (SCHEMA,)).fetchone()
         if found != (True,):
@@ -195,6 +196,22 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
         connection.close()
         raise
     return connection
+
+
+def _check_owner(connection: psycopg.Connection[Any]) -> None:
+    # Whoever owns the schemas owns code that a migration runs: a superuser must not run a stranger's.
+    row = connection.execute(
+        "select n.nspname, pg_get_userbyid(n.nspowner) from pg_catalog.pg_namespace n"
+        " where n.nspname in ('jobq', %s) and n.nspowner <> current_user::regrole"
+        " and ((select r.rolsuper from pg_catalog.pg_roles r where r.rolname = current_user)"
+        " or not pg_has_role(n.nspowner, 'USAGE'))",
+        (SCHEMA,),
+    ).fetchone()
+    if row is not None:
+        raise MigrationError(
+            f"schema {row[0]} belongs to role {row[1]}: run this as {row[1]}, or, if it is not"
+            " yours, drop the schema first"
+        )
 
 
 def _create_schema(connection: psycopg.Connection[Any]) -> None:

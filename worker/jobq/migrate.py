@@ -94,6 +94,8 @@ def migrate(dsn: str, *, wait: float = 0.0, lock_timeout: float = LOCK_SECONDS) 
         connection: psycopg.Connection[Any] = backend.connection
         _check_server(connection)
         migrations = _read_migrations()
+        if not _has_tables(connection):  # somebody dropped the schema; yoyo's marks are elsewhere
+            backend.unmark_migrations(backend.to_rollback(migrations))
         applied = []
         for migration in backend.to_apply(migrations):
             try:
@@ -200,6 +202,11 @@ def _applied(connection: psycopg.Connection[Any]) -> set[str]:
         return set()
     query = sql.SQL("select migration_id from {}").format(sql.Identifier(SCHEMA, TABLE))
     return {name for (name,) in connection.execute(query)}
+
+
+def _has_tables(connection: psycopg.Connection[Any]) -> bool:
+    found = connection.execute("select to_regclass('jobq.jobs') is not null").fetchone()
+    return found == (True,)
 
 
 def _schema_version(connection: psycopg.Connection[Any]) -> int | None:
