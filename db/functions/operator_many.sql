@@ -16,6 +16,10 @@ begin
   end if;
   for v_field, v_value in select e.key, e.value from jsonb_each(_check_filter.filter) e loop
     v_type := jsonb_typeof(v_value);
+    if not v_field = any('{ids,kind,status,priority,worker,created_before,created_after,error,payload}') then
+      perform jobq._raise('JQ006', format('filter: unknown field "%s"', left(v_field, 100)),
+        'Fields: ids, kind, status, priority, worker, created_before, created_after, error, payload.');
+    end if;
     if not (case v_field
       when 'ids' then v_type = 'array' and not exists (
           select from jsonb_array_elements(case v_type when 'array' then v_value else '[]' end) i

@@ -104,7 +104,7 @@ begin
     if v_ahead = 0 then
       return query select 'next', 'due, and first in the queue', '{}'::jsonb;
     else
-      return query select 'behind', format('due, behind %s that are due and come first',
+      return query select 'behind', format('due, behind %s due and coming first',
         case when v_ahead > 10000 then 'more than 10000 others' when v_ahead = 1 then '1 other' else v_ahead || ' others' end),
         jsonb_build_object('ahead', least(v_ahead, 10000), 'more', v_ahead > 10000);
     end if;
