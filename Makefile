@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 
-.PHONY: venv demo test check bench clean
+.PHONY: venv demo test prove check bench clean
 
 venv: $(VENV)/.dev
 
@@ -33,6 +33,13 @@ demo: $(VENV)/.run
 JOBS ?= 4
 test: venv
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+# What `make test` shows in small, at the published sizes: a million rows, half a minute of
+# collisions, many thousand steps and hundreds of kills.
+PROOFS := $(wildcard tests/test_*_at_scale.py) $(addprefix tests/test_,no_deadlocks.py state_machine.py kills.py)
+prove: venv
+	JOBQ_PROVE=1 JOBQ_PROVE_STEPS=50000 JOBQ_PROVE_KILLS=200 \
+	  $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --timeout 1800 -rP $(PROOFS) $(ARGS)
 
 check: venv
 	$(BIN)/ruff check .

@@ -5,11 +5,13 @@ import io
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,8 @@ import pytest
 from helpers import ROOT
 
 from jobq.cli import main
+
+_started: "list[subprocess.Popen[str]]" = []
 
 
 @dataclass(frozen=True)
@@ -73,17 +77,48 @@ def environment(dsn: str | None, **env: str) -> dict[str, str]:
 def start(
     args: Sequence[object], dsn: str | None, cwd: object = None, **env: str
 ) -> "subprocess.Popen[str]":
-    """Start `jobq …` in a process of its own, in a group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "jobq", *(str(arg) for arg in args)],
-        cwd=None if cwd is None else str(cwd),
-        env=environment(dsn, **env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    """Start `jobq …` in a process of its own, in a group of its own; `end_all` ends it."""
+    with _heeding_ctrl_c():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobq", *(str(arg) for arg in args)],
+            cwd=None if cwd is None else str(cwd),
+            env=environment(dsn, **env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    _started.append(process)
+    return process
+
+
+@contextmanager
+def _heeding_ctrl_c() -> Iterator[None]:
+    """Let a child heed SIGINT though we ignore it, as what a shell runs in the background does."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def end_all() -> None:
+    """End what `start` started and a failed test left: asked first, as a demo has a server."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        process.wait()
 
 
 def run(args: Sequence[object], dsn: str | None, cwd: object = None, **env: str) -> Result:

@@ -23,6 +23,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_postgresql.factories import postgresql_noproc
 
+from command import end_all
 from jobq import _binaries, embedded
 from jobq.migrate import migrate
 
@@ -150,6 +151,12 @@ def make_database(
     yield make
     for name in names:
         admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    end_all()
 
 
 @pytest.fixture

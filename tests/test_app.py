@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from helpers import Connection, scalar, wait_for_lock_wait, wait_until
 
-from jobq import App, CurrentJob, Enqueued, IdempotencyConflict, InvalidJob, current_job
+from jobq import App, CurrentJob, Enqueued, IdempotencyConflict, InvalidJob, NewJob, current_job
 from jobq.errors import SettingsError
+from jobq.migrate import SchemaTooOld
 from workers import finish, job, running
 
 
@@ -366,3 +367,27 @@ def test_a_plain_call_of_an_async_handler_too() -> None:
         return current_job().id
 
     assert asyncio.run(_run(handler())) == 0
+
+
+def test_a_refused_argument_names_its_kind() -> None:
+    app = App("dbname=unused")
+
+    @app.job("email.send")
+    def send(to: str) -> None: ...
+
+    with pytest.raises(InvalidJob, match=r"^email\.send: to: Field required"):
+        send.enqueue()  # type: ignore[call-arg]
+    with pytest.raises(InvalidJob, match=r"^email\.send: to: Field required"):
+        send.enqueue_many([{}])
+
+
+def test_a_database_without_the_schema_is_told_by_the_remedy(
+    empty_dsn: str, connect: Callable[..., Connection]
+) -> None:
+    app = App(empty_dsn)
+    with pytest.raises(SchemaTooOld, match="jobq migrate"):
+        app.enqueue("k")
+    connect(empty_dsn).execute("create schema jobq")
+    with pytest.raises(SchemaTooOld, match=r"jobq\.enqueue_many[^`]*`jobq migrate`"):
+        app.enqueue_many([NewJob(kind="k")])
+    app.close()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from conftest import PgServer
 from helpers import Connection, scalar
 
-from command import Jobq, environment, in_terminal, run, start
+from command import Jobq, end_all, environment, in_terminal, run, start
 from jobq.cli.output import visible
 from jobq.cli.times import parse_duration, show_seconds
 
@@ -97,14 +98,42 @@ def test_a_role_without_rights_is_told_whom_to_ask(
 ) -> None:
     role = make_role()
     url = f"{dsn} user={role} password=test"
-    result = jobq_nowhere("list", "--database-url", url)
-    assert result.code == 3
-    assert "grant_access" in result.err
+    for command, level in (("enqueue", "producer"), ("show", "reader"), ("retry", "producer")):
+        result = jobq_nowhere(command, 1, "--database-url", url)
+        assert result.code == 3
+        assert f"`select jobq.grant_access('{role}', '{level}')`" in result.err
     conn.execute("select jobq.grant_access(%s, 'producer')", (role,))
     assert jobq_nowhere("enqueue", "k", "--database-url", url).code == 0
-    result = jobq_nowhere("list", "--database-url", url)
-    assert result.code == 1
-    assert "grant_access" in result.err
+    assert jobq_nowhere("cancel", 1, "--database-url", url).code == 0
+    for args, level in (
+        (("list",), "reader"),
+        (("stats",), "reader"),
+        (("verify",), "reader"),
+        (("explain", 1), "reader"),
+        (("cancel", "--all", "--yes"), "operator"),
+        (("retry", 1, "--dry-run"), "operator"),
+        (("purge", "--older-than", "1s"), "operator"),
+    ):
+        result = jobq_nowhere(*args, "--database-url", url)
+        assert result.code == 1
+        assert f"`select jobq.grant_access('{role}', '{level}')`" in result.err
+
+
+def test_a_command_heeds_ctrl_c_though_the_tests_ignore_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = start(("migrate", "--wait", 60), "postgresql://127.0.0.1:1/none")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT)
+
+
+def test_what_a_test_left_running_is_ended_with_its_group() -> None:
+    process = start(("migrate", "--wait", 60), "postgresql://127.0.0.1:1/none")
+    end_all()
+    assert process.poll() is not None
 
 
 @pytest.mark.parametrize(

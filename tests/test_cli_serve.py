@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -138,6 +139,16 @@ def test_a_worker_refuses_a_database_without_schema(empty_dsn: str, shop: Path) 
     result = run(("worker", "shop:app"), empty_dsn, shop)
     assert result.code == 3
     assert "jobq migrate" in result.err
+
+
+def test_a_worker_refuses_a_role_that_may_not_work(
+    dsn: str, conn: Connection, make_role: Callable[..., str], shop: Path
+) -> None:
+    role = make_role()
+    conn.execute("select jobq.grant_access(%s, 'producer')", (role,))
+    result = run(("worker", "shop:app"), f"{dsn} user={role} password=test", shop)
+    assert result.code == 3
+    assert f"`select jobq.grant_access('{role}', 'worker')`" in result.err
 
 
 def test_a_worker_that_leaves_jobs_running_exits_1(

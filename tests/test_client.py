@@ -203,6 +203,10 @@ async def _enqueue_async(dsn: str, conn: Connection) -> None:
         await client.enqueue_async(conn, NewJob(kind="k"))  # type: ignore[arg-type]
 
 
-def test_other_errors_of_the_driver_pass(empty_dsn: str) -> None:
-    with psycopg.connect(empty_dsn) as bare, pytest.raises(psycopg.errors.InvalidSchemaName):
-        client.enqueue(bare, NewJob(kind="k"))
+def test_other_errors_of_the_driver_pass(dsn: str) -> None:
+    with psycopg.connect(dsn) as aborted:
+        for error in (psycopg.errors.DivisionByZero, psycopg.errors.InFailedSqlTransaction):
+            with pytest.raises(error):
+                aborted.execute("select 1 / 0")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            client.enqueue(aborted, NewJob(kind="k"))

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from helpers import Connection, missing, scalar, wait_until
 
 from command import Result, run, start
 from jobq.demo.files import compare, find_files
+from jobq.demo.run import command_name
 
 FILES = {
     "empty": b"",
@@ -223,6 +225,24 @@ def test_a_signal_in_the_middle_stops_all_within_five_seconds(
     assert time.monotonic() - started < 5
     assert (demo.returncode, err) == (130, "")
     wait_until(lambda: sessions(conn) == 0)
+
+
+@pytest.mark.parametrize(
+    ("started", "command"),
+    [
+        (".venv/bin/jobq", ".venv/bin/jobq"),
+        ("/a b/jobq", "'/a b/jobq'"),
+        ("/x/jobq/__main__.py", f"{sys.executable} -m jobq"),
+    ],
+)
+def test_it_names_the_command_by_which_it_was_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: str, command: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [started, "demo"])
+    assert command_name() == command
+    (tmp_path / "jobq").touch(0o755)
+    assert command_name() == "jobq"
 
 
 def test_a_folder_without_files_is_refused(folder: Path, dsn: str) -> None:

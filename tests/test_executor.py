@@ -1,4 +1,5 @@
 import asyncio
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -315,3 +316,99 @@ def test_progress_wants_a_fraction(fraction: float) -> None:
 def test_log_wants_a_level_it_knows() -> None:
     with pytest.raises(ValueError, match="debug, info, warning, error"):
         claim().log("x", level="loud")  # type: ignore[arg-type]
+
+
+class Careless(Snooze):
+    def __init__(self) -> None:
+        Exception.__init__(self, "careless")
+
+
+class Endless(Snooze):
+    def __init__(self) -> None:
+        self.seconds = float("inf")
+
+
+class Odd(Snooze):
+    def __init__(self) -> None:
+        self.seconds = "soon"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("exc", [Careless(), Endless(), Odd()])
+def test_a_snooze_without_a_delay_is_a_plain_failure(exc: Exception) -> None:
+    job = handled(raising(exc))
+    assert job._ended == "failed"
+    assert type(exc).__name__ in job._outcome
+
+
+def throw(thread_id: int | None, exc: type[BaseException]) -> None:
+    """Raise in another thread, as libraries for time-outs do."""
+    assert thread_id is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(exc))
+
+
+class Thrown(BaseException): ...
+
+
+def handler_threads(slots: int) -> list[threading.Thread]:
+    names = {f"jobq-{slot}" for slot in range(slots)}
+    return [thread for thread in threading.enumerate() if thread.name in names]
+
+
+def test_an_exception_thrown_into_a_waiting_thread_costs_no_job_and_no_thread() -> None:
+    app = App("dbname=unused")
+    app.job("k")(lambda: None)
+    with executing(app, threads=1) as executor:
+        (thread,) = handler_threads(1)
+        throw(thread.ident, Thrown)  # arrives once the wait for a job is over
+        executor.submit([claim(), claim()])
+        done: list[CurrentJob] = []
+        gather(executor, done, 2)
+        assert thread.is_alive()
+    assert sorted(job._ended for job in done) == ["released", "succeeded"]
+
+
+def test_exceptions_thrown_at_any_moment_lose_no_job() -> None:
+    app = App("dbname=unused")
+    app.job("k")(lambda: None)
+    done: list[CurrentJob] = []
+    with executing(app) as executor:
+        threads = handler_threads(2)
+        assert len(threads) == 2
+        stop = time.monotonic() + 3
+        submitted = 0
+        while time.monotonic() < stop:
+            executor.submit([claim() for _ in range(50)])
+            submitted += 50
+            for thread in threads:
+                throw(thread.ident, Thrown)
+                time.sleep(0.0002)
+            done += executor.finished()
+        gather(executor, done, submitted)
+        assert all(thread.is_alive() for thread in threads)
+        assert executor.in_hand == 0
+    assert len(set(done)) == submitted
+    assert {job._ended for job in done} <= {"succeeded", "failed", "released"}
+
+
+@pytest.mark.parametrize("exit_with", [SystemExit, KeyboardInterrupt])
+def test_the_event_loop_outlives_a_task_that_exits(exit_with: type[BaseException]) -> None:
+    app = App("dbname=unused")
+
+    @app.job("bad")
+    async def bad() -> None:
+        async def leave() -> None:
+            raise exit_with
+
+        await asyncio.create_task(leave())
+
+    @app.job("stop")
+    async def stop() -> None:
+        asyncio.get_running_loop().stop()
+
+    @app.job("good")
+    async def good() -> None:
+        await asyncio.sleep(0.01)
+
+    done = run(app, claim("bad"), claim("stop"), *[claim("good") for _ in range(3)])
+    ended = sorted((job.kind, job._ended) for job in done)
+    assert ended == [("bad", "failed"), *[("good", "succeeded")] * 3, ("stop", "succeeded")]

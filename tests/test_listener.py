@@ -224,3 +224,19 @@ def test_messages_that_are_none_of_ours_do_no_harm(
         settled_worker(conn)
         conn.execute("select pg_notify('jobq', %s)", (payload,))
         assert latency(conn, app.enqueue("k").job_id) < 2
+
+
+def test_what_is_wrong_with_listening_is_said_less_and_less_often(
+    app: App, dsn: str, conn: Connection
+) -> None:
+    with captured_log() as lines, running(app, dsn):
+        pid = wait_for_activity(conn, "application_name like 'jobq listen%'")
+        settled_worker(conn)
+        conn.execute("alter function jobq.present rename to present_gone")
+        conn.execute("select pg_terminate_backend(%s)", (pid,))
+        wait_until(lambda: lines.getvalue().count("listening failed") >= 3)
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 3)
+        assert lines.getvalue().count("listening failed") <= 6
+        assert lines.getvalue().count("listen connection lost") == 1
+        finish(conn, app.enqueue("k").job_id, "succeeded", timeout=10)

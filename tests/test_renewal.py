@@ -175,14 +175,16 @@ def test_renewal_goes_on_while_the_calls_connection_hangs_and_then_cuts_it(
 
 
 def test_what_a_stopped_worker_leaves_is_told(app: App, dsn: str, conn: Connection) -> None:
-    told = threading.Event()
+    started, told = threading.Event(), threading.Event()
 
     @app.job("k")
     def handler() -> None:
+        started.set()
         wait_until(lambda: current_job().cancelled)
         told.set()
 
     with running(app, dsn) as worker:
-        finish(conn, handler.enqueue().job_id, "running")
+        handler.enqueue()
+        wait_until(started.is_set)
         assert not worker.stop(timeout=0.1)
         wait_until(told.is_set)

@@ -1,4 +1,5 @@
 import json
+import logging
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from jobq import App, NewJob, Worker, client
 from jobq.errors import SettingsError
-from jobq.migrate import SchemaTooOld, migrate
+from jobq.migrate import SchemaError, SchemaTooOld, migrate
 from workers import (
     Process,
     captured_log,
@@ -200,7 +201,7 @@ def test_the_shutdown_time_ends_a_stop(dsn: str, conn: Connection, tmp_path: Pat
         job_id = client.enqueue(conn, NewJob(kind="slow", payload='{"seconds": 60}')).job_id
         finish(conn, job_id, "running")
         process.signal()
-        assert process.wait(10) == 3
+        assert process.wait(10) == 1
 
 
 def test_sigkill_is_recovered_within_lease_and_reap_interval(
@@ -320,3 +321,33 @@ def test_the_log_of_a_process_is_json_when_asked(
         records = [json.loads(line) for line in process.log_text().splitlines()]
     assert [r["event"] for r in records] == ["worker started", "stopping", "worker stopped"]
     assert records[0]["threads"] == 2
+
+
+def test_a_role_that_may_not_work_is_refused_with_the_command(
+    app: App, dsn: str, conn: Connection, make_role: Callable[..., str]
+) -> None:
+    app.job("k")(lambda: None)
+    role = make_role()
+    conn.execute("select jobq.grant_access(%s, 'producer')", (role,))
+    low = make_conninfo(dsn, user=role, password="test")
+    command = f"select jobq.grant_access('{role}', 'worker')"
+    with pytest.raises(SchemaError, match="claim") as caught:
+        Worker(app, settings(low)).start()
+    assert command in str(caught.value)
+    conn.execute(command.encode())
+    with running(app, low):
+        finish(conn, app.enqueue("k").job_id, "succeeded")
+
+
+def test_a_failing_attempt_shows_without_debug(app: App, dsn: str, conn: Connection) -> None:
+
+    @app.job("k", max_attempts=7, retry_base_seconds=3600)
+    def handler() -> None:
+        raise ValueError("no good")
+
+    with captured_log(logging.INFO) as lines, running(app, dsn):
+        job_id = handler.enqueue().job_id
+        wait_until(lambda: " INFO retry " in lines.getvalue())
+    line = next(line for line in lines.getvalue().splitlines() if " retry " in line)
+    assert f"job={job_id} kind=k after=failed attempt=1 of=7" in line
+    assert "ValueError: no good" in line

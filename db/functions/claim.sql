@@ -86,6 +86,7 @@ create or replace function jobq.claim(
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
 set enable_seqscan = off
+set enable_tidscan = on
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

@@ -70,6 +70,8 @@ create or replace function jobq.enqueue(
 ) returns table (job_id bigint, created boolean, status jobq.job_status)
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare

@@ -61,7 +61,7 @@ begin
       and not (v_field = 'idempotency_key' and v_value = 'null') then
       return format('%s must be a string, not %s', v_field, left(v_value::text, 100));
     elsif v_field = 'available_at' and v_value <> 'null'
-      and not (jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~* ':\d\d(\.\d+)?\s*(z|[+-]\d\d(:?\d\d)?)$') then
+      and not (jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~* ':[0-9][0-9]([.][0-9]+)?[[:space:]]*(z|[+-][0-9][0-9](:?[0-9][0-9])?)$') then
       return format('available_at must be a time with its UTC offset, as in "2030-01-01T12:00:00Z", not %s', left(v_value::text, 100));
     elsif v_field = 'delay' and jsonb_typeof(v_value) not in ('string', 'number', 'null') then
       return format('delay must be a number of seconds or an interval, not %s', left(v_value::text, 100));

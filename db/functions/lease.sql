@@ -125,6 +125,8 @@ create or replace function jobq._under_lease(
 ) returns void
 language plpgsql
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
   perform set_config('jobq.via', 'report_progress', true);

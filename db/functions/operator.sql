@@ -4,6 +4,8 @@
 create or replace function jobq._lock_job(job_id bigint, out row_at tid, out status jobq.job_status)
 language plpgsql
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
   select j.ctid, j.status into _lock_job.row_at, _lock_job.status
@@ -21,6 +23,9 @@ comment on function jobq._lock_job(bigint) is 'Locks one job, waiting for it; JQ
 create or replace function jobq._cancel(row_at tid[]) returns setof jobq.job_status
 language sql
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_tidscan = on
+set enable_bitmapscan = off
 as $$
 select set_config('jobq.via', 'cancel', true);
 
@@ -38,6 +43,9 @@ comment on function jobq._cancel(tid[]) is 'Cancels locked rows that are queued,
 create or replace function jobq._retry(row_at tid[], extra_attempts int) returns setof jobq.job_status
 language sql
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_tidscan = on
+set enable_bitmapscan = off
 as $$
 select set_config('jobq.via', 'retry', true);
 
@@ -103,6 +111,8 @@ comment on function jobq._check_extra_attempts(int) is 'JQ006 unless positive.';
 create or replace function jobq.clone(job_id bigint, payload jsonb default null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
   v_now timestamptz := clock_timestamp();

@@ -33,8 +33,8 @@ begin
         and jobq._texts(v_value) <@ '{queued,running,succeeded,failed,cancelled}'::text[]
       when 'priority' then v_type = 'number'
       when 'worker' then v_type = 'string'
-      when 'created_before' then v_type = 'string' and v_value #>> '{}' ~* ':\d\d(\.\d+)?\s*(z|[+-]\d\d(:?\d\d)?)$'
-      when 'created_after' then v_type = 'string' and v_value #>> '{}' ~* ':\d\d(\.\d+)?\s*(z|[+-]\d\d(:?\d\d)?)$'
+      when 'created_before' then v_type = 'string' and v_value #>> '{}' ~* ':[0-9][0-9]([.][0-9]+)?[[:space:]]*(z|[+-][0-9][0-9](:?[0-9][0-9])?)$'
+      when 'created_after' then v_type = 'string' and v_value #>> '{}' ~* ':[0-9][0-9]([.][0-9]+)?[[:space:]]*(z|[+-][0-9][0-9](:?[0-9][0-9])?)$'
       when 'error' then v_type = 'string'
       when 'payload' then v_type = 'object'
       else false
@@ -199,6 +199,8 @@ create or replace function jobq.set_priority(
 ) returns table (matched bigint, changed bigint, sample bigint[])
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_tidscan = on
 as $$
 declare
   v_jobs record;
@@ -231,6 +233,8 @@ create or replace function jobq.reschedule(
 ) returns table (matched bigint, changed bigint, sample bigint[])
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_tidscan = on
 as $$
 declare
   v_due timestamptz := jobq._due(clock_timestamp(), reschedule.available_at, reschedule.delay);

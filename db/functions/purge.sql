@@ -33,14 +33,14 @@ begin
   v_cutoff := jobq._after(clock_timestamp(), -extract(epoch from purge.older_than));
 
   -- Where this session's last batch ended, for the same statuses: a series of batches walks what it keeps but once.
-  if v_last[1] = purge.statuses::text and v_last[2] ~ '^\d{1,18}$' then
+  if v_last[1] = purge.statuses::text and v_last[2] ~ '^[0-9]{1,18}$' then
     v_from := v_last[2];
   end if;
   -- Up the primary key, the oldest first, and no further than the cutoff: what is newer is not read. A hundred newer
-  -- rows end the walk, not one, so that a single row with a forged created_at cannot.
+  -- rows end the walk, not one, and none from the future (the clock was wrong, or created_at is forged).
   for v_job in select j.id, j.status, j.created_at, j.finished_at from jobq.jobs j where j.id > v_from order by j.id loop
     if v_job.created_at >= v_cutoff then
-      v_newer := v_newer + 1;
+      v_newer := v_newer + (v_job.created_at <= clock_timestamp())::int;
       exit when v_newer = 100;
     elsif v_job.status = any(purge.statuses) and v_job.finished_at < v_cutoff then
       v_ids := v_ids || v_job.id;

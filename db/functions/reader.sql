@@ -114,8 +114,8 @@ begin
     return query select 'worker_seen', format('%s live worker%s with a handler for %s', v_workers,
       case when v_workers = 1 then '' else 's' end, quote_literal(job.kind)), jsonb_build_object('workers', v_workers);
   else
-    -- A worker behind a transaction pooler has no LISTEN connection, hence no presence lock.
-    v_unseen := exists (
+    -- A worker behind a transaction pooler has no LISTEN connection, hence no presence lock; a standby sees no locks.
+    v_unseen := pg_is_in_recovery() or exists (
       select from (select distinct j.kind from jobq.jobs j where j.status = 'running' and j.lease_expires_at > v_now) r
       where jobq._live_workers(r.kind) = 0
     );

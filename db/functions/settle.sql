@@ -139,6 +139,8 @@ comment on function jobq._jittered_delay(int, int, int) is 'retry_delay plus up 
 create or replace function jobq._settle_one(job_id bigint, lease_token uuid, outcome jsonb) returns jobq.job_status
 language plpgsql
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
   v_status jobq.job_status;
@@ -163,6 +165,8 @@ comment on function jobq._settle_one(bigint, uuid, jsonb) is
 create or replace function jobq._raise_lease_lost(job_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, jobq, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
   v_status jobq.job_status;

@@ -265,6 +265,7 @@ set search_path = pg_catalog, jobq, pg_temp
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 begin
@@ -285,6 +286,7 @@ set search_path = pg_catalog, jobq, pg_temp
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 declare

@@ -21,7 +21,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow, tuple_row
 
-__all__ = ["connect", "cut", "limited"]
+from jobq.errors import sqlstate_of
+
+__all__ = ["connect", "cut", "limited", "lost"]
 
 REPLY_SECONDS = 40.0  # a little more than the statement timeout
 
@@ -86,6 +88,16 @@ def limited(conn: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def lost(conn: psycopg.Connection[Any] | None, exc: BaseException) -> bool:
+    """Whether an error means the connection or the server, not what was asked of it."""
+    if conn is None or conn.closed:
+        return True
+    state = sqlstate_of(exc)
+    if state is None:
+        return isinstance(exc, OSError | psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(("08", "57P"))
 
 
 def cut(conn: psycopg.Connection[Any]) -> None:

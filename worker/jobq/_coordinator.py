@@ -21,9 +21,9 @@ from jobq._connection import REPLY_SECONDS, cut
 from jobq._executor import Executor
 from jobq._housekeeping import Housekeeping
 from jobq._listener import Listener
-from jobq._pace import Pace
+from jobq._pace import Batch, Pace
 from jobq._prefetch import Prefetch
-from jobq._reporting import report
+from jobq._reporting import REPORT_SECONDS, report
 from jobq._settling import Settling
 from jobq.context import CurrentJob, Notes
 from jobq.log import log
@@ -35,7 +35,6 @@ logger = logging.getLogger("jobq.worker")
 
 BATCH = 500
 OVERFULL_SECONDS = 0.5
-REPORT_SECONDS = 1.0
 
 _CLAIM = """
 select c.id, c.kind, c.payload::json, c.attempt, c.max_attempts, c.lease_token::text, c.lost_leases
@@ -70,11 +69,12 @@ class Coordinator:
         self._listener = listener
         self._claims = claims
         self._bell = bell
-        self._notes = Notes()
+        self._notes = Notes(bell.ring)
         self._settling = Settling(claims, self._notes)
         self._housekeeping = Housekeeping(settings)
         self._prefetch = Prefetch(settings.threads)
         self._pace = Pace(listener, settings.poll_seconds)
+        self._batch = Batch(BATCH)
         self._conn: psycopg.Connection[Any] | None = None
         self._cursor: psycopg.Cursor[Any] | None = None
         self._failures = 0
@@ -155,27 +155,29 @@ class Coordinator:
         self._settling.send(conn)
 
     def _report(self, conn: psycopg.Connection[Any]) -> None:
-        if not self._notes:
-            return
         now = monotonic()
+        if not self._notes or now < self._notes.resume_at:
+            return
         for job in self._notes.jobs():
             if self._claims.get(job.id) is not job or job._lost:
                 self._notes.take(job)
-            elif now - job._told_at >= REPORT_SECONDS:
-                report(conn, self._notes, job, now)
+            elif now - job._told_at < REPORT_SECONDS:
+                continue
+            elif not report(conn, self._notes, job, now):
+                return
 
     def _claim(self, conn: psycopg.Connection[Any]) -> None:
         if self._stopping:
             return
         room = self._prefetch.room(self._executor.in_hand, self._running())
-        asked = min(room, BATCH)
+        asked = min(room, self._batch.size)
         now = monotonic()
         if room > 0 and self._pace.wants_claim(now):
             # While claims find jobs there is no need to know what falls due later.
             probe, polled = not self._pace.more, self._pace.polled(now)
             # Asked first: what falls due between the two statements is found by the claim.
             due_in = self._next_due(conn) if probe else None
-            jobs = self._fetch(asked)
+            jobs = self._fetch_or_shrink(asked)
             if polled:
                 log(logger, logging.DEBUG, "poll", found=len(jobs))
             self._hold(jobs)
@@ -187,6 +189,18 @@ class Coordinator:
     def _next_due(self, conn: psycopg.Connection[Any]) -> float | None:
         row = conn.execute(_NEXT_DUE, (self._kinds,)).fetchone()
         return None if row is None or row[0] is None else float(row[0])
+
+    def _fetch_or_shrink(self, most: int) -> list[CurrentJob]:
+        """Claim; what runs out of time, as large payloads make it, asks for fewer the next time."""
+        try:
+            jobs = self._fetch(most)
+        except BaseException as exc:
+            self._pace.failed()
+            if isinstance(exc, psycopg.errors.QueryCanceled):
+                self._batch.shrink(most)
+            raise
+        self._batch.grow()
+        return jobs
 
     def _fetch(self, most: int) -> list[CurrentJob]:
         assert self._cursor is not None
@@ -216,19 +230,21 @@ class Coordinator:
             return
         if self._room > 0 and self._pace.more and not self._stopping:
             return
+        self._notes.news = False
+        told = min((job._told_at for job in self._notes.jobs()), default=None)
         moments = [
             self._housekeeping.next_at,
             None if self._stopping else self._pace.next_at(self._room),
             self._settling.retry_at,
             self._stop_at,
             self._overfull_since and self._overfull_since + OVERFULL_SECONDS,
-            min((job._told_at + REPORT_SECONDS for job in self._notes.jobs()), default=None),
+            None if told is None else max(told + REPORT_SECONDS, self._notes.resume_at),
         ]
         until = min(moment for moment in moments if moment is not None)
         self._bell.wait(until - monotonic(), self._has_news)
 
     def _has_news(self) -> bool:
-        if self._executor.has_finished() or self._stopping != self._drained:
+        if self._executor.has_finished() or self._stopping != self._drained or self._notes.news:
             return True
         return self._room > 0 and self._listener.pending and not self._stopping
 

@@ -7,10 +7,12 @@ handler that never returns cannot keep the process.
 
 import asyncio
 import inspect
+import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
@@ -20,6 +22,10 @@ from jobq.app import Job
 from jobq.context import CurrentJob, _current
 
 __all__ = ["Executor"]
+
+logger = logging.getLogger("jobq.worker")
+
+_FIRST = (0,)
 
 
 class Executor:
@@ -31,23 +37,25 @@ class Executor:
         self._bell = bell
         self._queue: SimpleQueue[CurrentJob | None] = SimpleQueue()
         self._finished: deque[CurrentJob] = deque()
-        self._running: list[CurrentJob | None] = [None] * threads
+        self._hands: list[list[CurrentJob]] = [[] for _ in range(threads)]  # at most one job each
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_lock = Lock()
+        self._loop_ends = Event()
         self._in_hand = 0
 
     def start(self) -> None:
         """Start the threads."""
         if self._needs_loop:
             self._event_loop()
-        for slot in range(len(self._running)):
-            Thread(target=self._work, args=(slot,), name=f"jobq-{slot}", daemon=True).start()
+        for slot, hand in enumerate(self._hands):
+            Thread(target=self._work, args=(hand,), name=f"jobq-{slot}", daemon=True).start()
 
     def stop(self) -> None:
         """Let each thread end after its job; does not wait."""
-        for _ in self._running:
+        for _ in self._hands:
             self._queue.put(None)
         if self._loop is not None and self._in_hand == 0:
+            self._loop_ends.set()
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def submit(self, jobs: Sequence[CurrentJob]) -> None:
@@ -81,7 +89,7 @@ class Executor:
 
     def running(self) -> list[CurrentJob]:
         """The jobs being run now."""
-        return [job for job in self._running if job is not None]
+        return [job for hand in self._hands for job in hand if job._started_at]
 
     @property
     def in_hand(self) -> int:
@@ -99,33 +107,68 @@ class Executor:
             if job._interrupt is not None:
                 job._interrupt()
 
-    def _work(self, slot: int) -> None:
-        get, hand_back = self._queue.get, self._finished.append
-        running, bell = self._running, self._bell
-        handlers, returned = self._handlers, _outcome.returned
-        while (job := get()) is not None:
-            job._started_at = monotonic()
-            running[slot] = job
-            # A claim that may have lapsed while it waited is another worker's to run.
-            if not job._lost and job._started_at < job._deadline:
-                _current.set(job)
-                try:
-                    function, decode = handlers[job.kind]
-                    result = function(**decode(job._payload))
-                    if result is not None and inspect.isawaitable(result):
-                        result = self._await(job, result)
-                    returned(job, result)
-                except BaseException as exc:  # noqa: BLE001 - SystemExit too ends the job only
-                    _outcome.raised(job, exc)
-            job._finished_at = monotonic()
-            running[slot] = None
-            hand_back(job)
+    def _work(self, hand: list[CurrentJob]) -> None:
+        """Run jobs until told to stop, whatever is thrown into the thread meanwhile, and when."""
+        jobs = iter(self._queue.get, None)
+        thrown: BaseException | None = None
+        while True:
+            try:
+                if thrown is not None:
+                    self._rescue(hand, thrown)
+                    thrown = None
+                self._serve(jobs, hand)
+                return
+            except BaseException as exc:  # noqa: BLE001 - a time-out library's, between two steps
+                thrown = exc
+
+    def _serve(self, jobs: Iterator[CurrentJob], hand: list[CurrentJob]) -> None:
+        # A job moves into the hand and out of it in one call each, so that an exception thrown
+        # into this thread finds it in one of the three places, and never nowhere or twice.
+        finish, bell = self._finished.extend, self._bell
+        while True:
+            hand.extend(islice(jobs, 1))
+            if not hand:
+                return
+            self._run(hand[0])
+            finish(map(hand.pop, _FIRST))
             if bell.waiting:
                 bell.ring()
 
+    def _run(self, job: CurrentJob) -> None:
+        job._started_at = monotonic()
+        # A claim that may have lapsed while it waited is another worker's to run.
+        if not job._lost and job._started_at < job._deadline:
+            _current.set(job)
+            try:
+                function, decode = self._handlers[job.kind]
+                result = function(**decode(job._payload))
+                if result is not None and inspect.isawaitable(result):
+                    result = self._await(job, result)
+                _outcome.returned(job, result)
+            except BaseException as exc:  # noqa: BLE001 - SystemExit too ends the job only
+                if not job._outcome:  # else it has returned, and this came from outside
+                    _outcome.raised(job, exc)
+        job._finished_at = monotonic()
+
+    def _rescue(self, hand: list[CurrentJob], thrown: BaseException) -> None:
+        """Hand back the job that was in hand when an exception came from outside."""
+        for job in hand:
+            if not job._started_at:
+                _outcome.released(job)
+            elif not job._outcome:
+                _outcome.raised(job, thrown)
+            job._finished_at = monotonic()
+            job._started_at = job._started_at or job._finished_at
+        self._finished.extend(map(hand.pop, _FIRST[: len(hand)]))
+        self._bell.ring()
+
     def _await(self, job: CurrentJob, awaitable: Any) -> Any:
         future = asyncio.run_coroutine_threadsafe(_guarded(job, awaitable), self._event_loop())
-        error, result = future.result()
+        try:
+            error, result = future.result()
+        except BaseException:  # thrown into this thread from outside
+            future.cancel()
+            raise
         if error is not None:
             raise error
         return result
@@ -134,15 +177,19 @@ class Executor:
         with self._loop_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                Thread(target=_run_loop, args=(self._loop,), name="jobq-async", daemon=True).start()
+                arguments = (self._loop, self._loop_ends)
+                Thread(target=_run_loop, args=arguments, name="jobq-async", daemon=True).start()
             return self._loop
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+def _run_loop(loop: asyncio.AbstractEventLoop, ends: Event) -> None:
+    """Run the loop until it is to end: SystemExit in a task of a handler's own stops it too."""
+    while not ends.is_set():
+        try:
+            loop.run_forever()
+        except BaseException:  # all async handlers live in this thread
+            logger.warning("a task of a handler stopped the event loop; it goes on", exc_info=True)
+    loop.close()
 
 
 async def _guarded(job: CurrentJob, awaitable: Any) -> tuple[BaseException | None, Any]:

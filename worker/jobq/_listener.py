@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from jobq._bell import Bell
-from jobq._connection import REPLY_SECONDS, limited
+from jobq._connection import REPLY_SECONDS, limited, lost
 from jobq.log import log
 
 __all__ = ["Listener"]
@@ -31,6 +31,7 @@ logger = logging.getLogger("jobq.worker")
 
 CHECK_SECONDS = 2.0
 LATER_CHECK_SECONDS = 60.0
+STABLE_SECONDS = 10.0  # a connection that held so long says that all was well
 
 
 class Listener:
@@ -123,20 +124,24 @@ class Listener:
         pause = 0.1
         while not self._stop.is_set():
             conn: psycopg.Connection[Any] | None = None
+            started = monotonic()
             try:
                 conn = self._connect()
                 if self._delivers(conn):
-                    pause = 0.1
                     self._follow(conn)
                 else:
                     self._stop.wait(LATER_CHECK_SECONDS)
             except (psycopg.Error, OSError) as exc:
                 with self._state:
                     self._held = self._settled = False
+                if monotonic() - started > STABLE_SECONDS:
+                    pause = 0.1
+                gone = lost(conn, exc)
+                event = "listen connection lost" if gone else "listening failed; polling"
                 error = str(exc).strip()
-                log(logger, logging.WARNING, "listen connection lost", error=error, retry_in=pause)
+                log(logger, logging.WARNING, event, error=error, retry_in=pause)
                 self._stop.wait(pause)
-                pause = min(pause * 2, 5.0)
+                pause = min(pause * 2, 5.0 if gone else LATER_CHECK_SECONDS)
             finally:
                 self._connected = False
                 if conn is not None:

@@ -1,6 +1,7 @@
 """How a run ended, as the members of a `jobq.settle` element, and how an error becomes text."""
 
 import json
+import math
 import traceback
 from threading import Lock
 
@@ -14,10 +15,19 @@ _formatting = Lock()
 
 SUCCEEDED = '"outcome":"succeeded"'
 RELEASED = '"outcome":"released"'
+UNCOMMITTED = "uncommitted"  # ended by its handler; whether that was committed is not known yet
 
 
 def returned(job: CurrentJob, result: object) -> None:
-    """The handler returned: a success, unless its result cannot be stored."""
+    """The handler returned: a success, unless its result cannot be stored.
+
+    One that ended the job in its own transaction is taken at its word by sending a failure: if
+    that was committed the claim is over and this is refused; if not, all it did is to be redone.
+    """
+    if job._finishing:
+        _failed(job, "the handler ended the job in a transaction that was not committed")
+        job._ended = UNCOMMITTED
+        return
     if result is None:
         job._ended, job._outcome = "succeeded", SUCCEEDED
         return
@@ -33,10 +43,20 @@ def returned(job: CurrentJob, result: object) -> None:
 
 
 def raised(job: CurrentJob, exc: BaseException) -> None:
-    """The handler raised: a failure, or one of the three exceptions that say what to do."""
+    """The handler raised: a failure, or one of the exceptions that say what to do. Never raises."""
+    try:
+        _raised(job, exc)
+    except BaseException as why:  # noqa: BLE001 - an exception's own attributes can be anything
+        _failed(job, f"{error_text(exc)}\n(raised, and not usable: {_headline(why)})")
+
+
+def _raised(job: CurrentJob, exc: BaseException) -> None:
     if isinstance(exc, Snooze):
+        seconds = float(exc.seconds)
+        if not (seconds >= 0 and math.isfinite(seconds)):
+            raise ValueError(f"a delay of {seconds!r} s")
+        job._outcome = f'"outcome":"snoozed","delay_seconds":{seconds!r}'
         job._ended = "snoozed"
-        job._outcome = f'"outcome":"snoozed","delay_seconds":{exc.seconds!r}'
     elif isinstance(exc, Cancel):
         job._ended = "cancelled"
         job._outcome = f'"outcome":"cancelled","error":{json.dumps(clean(_headline(exc)))}'

@@ -4,11 +4,28 @@ from math import inf
 
 from jobq._listener import Listener
 
-__all__ = ["Pace", "PollSchedule"]
+__all__ = ["Batch", "Pace", "PollSchedule"]
 
 FIRST_STEPS = (0.01, 0.05, 0.25)
 LONGEST_SECONDS = 60.0
 BUSY_SECONDS = 0.1
+
+
+class Batch:
+    """How many a statement takes: an eighth after one that ran out of time, then doubling again."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.size = most
+
+    def shrink(self, tried: int) -> bool:
+        """A statement for so many was cancelled; return whether fewer can be tried."""
+        self.size = max(min(tried, self.size) // 8, 1)
+        return tried > 1
+
+    def grow(self) -> None:
+        """A statement went well."""
+        self.size = min(self.size * 2, self._most)
 
 
 class PollSchedule:
@@ -80,6 +97,10 @@ class Pace:
             self._listener.idle()
             settled = self._listener.settled
             self._poll_at = now + self._schedule.pause(settled=settled, due_in=due_in)
+
+    def failed(self) -> None:
+        """Take in that a claim failed: whatever was the reason for it still stands."""
+        self._more = True
 
     def supply(self, room: int, now: float) -> None:
         """Take in for how many jobs there is room; without any for a while, we are not idle."""

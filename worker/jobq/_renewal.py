@@ -1,8 +1,9 @@
 """Keeps leases: a thread and a connection of its own, which busy handlers and calls cannot starve.
 
-A claim is renewed each third of its lease. By this process's monotonic clock, counted from before
-the statement that made the lease, the lease surely holds until its deadline. A claim that passes it
-is lost: the handler is told, and its outcome will not be sent.
+A claim is renewed each third of its lease, and each 5 s where that is longer, so that a wish to
+cancel it, which comes with the answer, is seen soon. By this process's monotonic clock, counted
+from before the statement that made the lease, the lease surely holds until its deadline. A claim
+that passes it is lost: the handler is told, and its outcome will not be sent.
 """
 
 import logging
@@ -21,6 +22,8 @@ from jobq.log import log
 __all__ = ["Renewal"]
 
 logger = logging.getLogger("jobq.worker")
+
+LONGEST_SECONDS = 5.0
 
 _RENEW = """
 select r.job_id, r.held, r.renewed, r.cancel_requested
@@ -45,6 +48,7 @@ class Renewal:
         self._connect = connect
         self._claims = claims
         self._lease = lease_seconds
+        self._interval = min(lease_seconds / 3, LONGEST_SECONDS)
         self._bell = bell
         self._conn: psycopg.Connection[tuple[object, ...]] | None = None
         self._stop = Event()
@@ -62,7 +66,7 @@ class Renewal:
         self._thread.join(timeout=2)
 
     def _loop(self) -> None:
-        pause = self._lease / 3
+        pause = self._interval
         while not self._stop.wait(pause):
             self._watch()
             try:
@@ -82,16 +86,15 @@ class Renewal:
     def _turn(self) -> float:
         """Renew what is due; return the seconds until the next look."""
         started = monotonic()
-        due = [
-            job
-            for job in self._claims.copy().values()
-            if job._deadline - started < self._lease * 0.7 and not job._lost
-        ]
+        # All but what was claimed a moment ago: else it would be an interval older when it is seen.
+        before = started + self._lease - min(self._interval * 0.9, 1.0)
+        claims = self._claims.copy().values()
+        due = [job for job in claims if job._deadline < before and not job._lost]
         left = self._renew(due, started) if due else 0
         self._expire(monotonic())
         if left:
             return min(self._lease / 12, 1)
-        return max(started + self._lease / 3 - monotonic(), 0)
+        return max(started + self._interval - monotonic(), 0)
 
     def _renew(self, due: list[CurrentJob], started: float) -> int:
         """Send one renewal; return how many rows were locked by somebody and remain to be done."""

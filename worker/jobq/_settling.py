@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from jobq import _outcome
+from jobq._pace import Batch
 from jobq._reporting import report
 from jobq.context import CurrentJob, Notes
 from jobq.errors import sqlstate_of
@@ -25,6 +26,7 @@ logger = logging.getLogger("jobq.worker")
 BATCH = 500
 MOST_BYTES = 32 * 1024 * 1024
 LOCKED_SECONDS = 0.2
+REPORT_PATIENCE_SECONDS = 5.0  # then an outcome goes without what its handler reported
 
 # Classes of errors that an outcome itself can cause: data, constraints, limits, functions.
 _BY_DATA = ("22", "23", "54", "JQ", "P0")
@@ -46,6 +48,7 @@ class Settling:
         self._pending: list[CurrentJob] = []
         self._locked: list[CurrentJob] = []  # their rows were locked by somebody
         self._locked_until = 0.0
+        self._batch = Batch(BATCH)
 
     def add(self, jobs: Sequence[CurrentJob]) -> None:
         """Take in jobs that the executor handed back."""
@@ -76,7 +79,7 @@ class Settling:
             self._pending += self._locked
             self._locked = []
         while self._pending:
-            batch = self._pending[:BATCH]
+            batch = self._pending[: self._batch.size]
             now = monotonic()
             live = [j for j in batch if j._deadline > now and not j._lost and j._outcome]
             if len(live) < len(batch):
@@ -84,23 +87,56 @@ class Settling:
                 self._drop([job for job in batch if job not in kept])
             if live:
                 if self._notes:
-                    self._report(conn, live, now)
-                self._send(conn, live)
+                    live = self._report(conn, live, now)
+                try:
+                    if live:
+                        self._send(conn, live)
+                except BaseException:
+                    # Of a batch sent in parts some are done.
+                    done = [job for job in batch if self._claims.get(job.id) is not job]
+                    gone = {*done, *self._locked}
+                    self._pending[: len(batch)] = [job for job in batch if job not in gone]
+                    raise
             del self._pending[: len(batch)]
 
-    def _report(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], now: float) -> None:
-        for job in set(self._notes.jobs()).intersection(jobs):
-            report(conn, self._notes, job, now)
+    def _report(
+        self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], now: float
+    ) -> list[CurrentJob]:
+        """Send what their handlers reported; return the jobs without those that have to wait."""
+        ended = set(jobs)
+        for job in self._notes.jobs():
+            if job in ended and now >= self._notes.resume_at:
+                report(conn, self._notes, job, now)
+        held = {
+            job
+            for job in ended.intersection(self._notes.jobs())
+            if now - job._finished_at < REPORT_PATIENCE_SECONDS
+        }
+        if held:
+            self._lock(held)
+        return [job for job in jobs if job not in held]
+
+    def _lock(self, jobs: set[CurrentJob]) -> None:
+        self._locked += jobs
+        self._locked_until = monotonic() + LOCKED_SECONDS
 
     def _send(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob]) -> None:
         text = f"[{','.join([_outcome.element(job) for job in jobs])}]"
         if len(text) > MOST_BYTES and len(jobs) > 1:
-            for half in (jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]):
-                self._send(conn, half)
+            self._send_by(conn, jobs, len(jobs) // 2)
             return
         started = monotonic()
         try:
             rows = conn.execute(_SETTLE, (text,)).fetchall()
+        except psycopg.errors.QueryCanceled as exc:
+            fewer = self._batch.shrink(len(jobs))
+            log(logger, logging.WARNING, "settle cancelled", jobs=len(jobs),
+                error=str(exc).strip(), next=self._batch.size)  # fmt: skip
+            if fewer:
+                self._send_by(conn, jobs, self._batch.size)
+            else:  # later, so that it does not keep the others
+                self._lock(set(jobs))
+            return
         except psycopg.Error as exc:
             if (sqlstate_of(exc) or "")[:2] in _BY_DATA:
                 self._send_singly(conn, jobs, exc)
@@ -108,12 +144,18 @@ class Settling:
             for job in jobs:
                 job._sent = True
             raise
+        self._batch.grow()
         locked = self._answers(jobs, rows) if rows else set()
         for job in jobs:
             if job not in locked and self._claims.get(job.id) is job:
                 del self._claims[job.id]
         if logger.isEnabledFor(logging.DEBUG):
             self._log_completions(jobs, monotonic() - started)
+
+    def _send_by(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], size: int) -> None:
+        size = max(size, 1)
+        for start in range(0, len(jobs), size):
+            self._send(conn, jobs[start : start + size])
 
     def _send_singly(
         self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], exc: psycopg.Error
@@ -141,19 +183,24 @@ class Settling:
             elif not accepted:
                 self._stale(job, status)
             elif status == "queued":
-                log(logger, logging.DEBUG, "retry", job=job.id, kind=job.kind, after=job._ended,
-                    attempt=job.attempt, of=job.max_attempts)  # fmt: skip
+                failed = job._ended in ("failed", _outcome.UNCOMMITTED)
+                log(logger, logging.INFO if failed else logging.DEBUG, "retry", job=job.id,
+                    kind=job.kind, after=job._ended, attempt=job.attempt, of=job.max_attempts,
+                    error=job._error_line or None)  # fmt: skip
             elif status == "failed":
                 log(logger, logging.WARNING, "job failed", job=job.id, kind=job.kind,
                     attempt=job.attempt, of=job.max_attempts, error=job._error_line)  # fmt: skip
         if locked:
-            self._locked += locked
-            self._locked_until = monotonic() + LOCKED_SECONDS
+            self._lock(locked)
         return locked
 
     def _stale(self, job: CurrentJob, status: str | None) -> None:
-        if job._finishing and status == "succeeded":
-            return  # ended by its handler, in the handler's own transaction
+        if job._finishing and status == "succeeded":  # in the handler's own transaction
+            if job._ended != _outcome.UNCOMMITTED:
+                log(logger, logging.WARNING, "raised after it had succeeded", job=job.id,
+                    kind=job.kind, outcome=job._ended, error=job._error_line or None)  # fmt: skip
+            job._ended = "succeeded"
+            return
         if job._sent and status in ("succeeded", "failed", "cancelled"):
             log(logger, logging.INFO, "outcome unknown", job=job.id, kind=job.kind, status=status,
                 hint="its reply was lost; the job is over")  # fmt: skip
@@ -166,7 +213,7 @@ class Settling:
         for job in jobs:
             self._notes.take(job)
             self._forget(job)
-            if job._ended and not job._finishing:
+            if job._ended not in ("", _outcome.UNCOMMITTED):
                 log(logger, logging.WARNING, "outcome not sent", job=job.id, kind=job.kind,
                     outcome=job._ended, hint="the lease was lost first")  # fmt: skip
 

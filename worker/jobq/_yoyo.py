@@ -199,7 +199,7 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
 
 
 def _check_owner(connection: psycopg.Connection[Any]) -> None:
-    # Whoever owns the schemas owns code that a migration runs: a superuser must not run a stranger's.
+    # Whoever owns the schemas owns code that a migration runs, and a superuser would run.
     row = connection.execute(
         "select n.nspname, pg_get_userbyid(n.nspowner) from pg_catalog.pg_namespace n"
         " where n.nspname in ('jobq', %s) and n.nspowner <> current_user::regrole"

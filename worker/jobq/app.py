@@ -16,7 +16,8 @@ Without `conn` a job is enqueued on the app's own connection and stands once the
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -27,6 +28,7 @@ from jobq import client
 from jobq._producer import Producer
 from jobq.client import Enqueued, NewJob
 from jobq.context import CurrentJob, Notes, _current
+from jobq.errors import InvalidJob
 from jobq.payload import Arguments
 
 __all__ = ["App", "Enqueuer", "Job"]
@@ -88,15 +90,24 @@ class Enqueuer(Generic[P]):
         return await asyncio.to_thread(self._app._insert, elements, None)
 
     def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
-        return replace(self._template, payload=self._arguments.encode(args, kwargs))
+        with self._naming_the_kind():
+            return replace(self._template, payload=self._arguments.encode(args, kwargs))
 
     def _elements(self, jobs: Iterable[Mapping[str, Any] | NewJob]) -> list[str]:
         encode = self._arguments.encode
         head, tail = self._template._frame()
-        return [
-            job._element() if isinstance(job, NewJob) else f"{head}{encode((), job)}{tail}"
-            for job in jobs
-        ]
+        with self._naming_the_kind():
+            return [
+                job._element() if isinstance(job, NewJob) else f"{head}{encode((), job)}{tail}"
+                for job in jobs
+            ]
+
+    @contextmanager
+    def _naming_the_kind(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidJob as exc:
+            raise InvalidJob(f"{self._template.kind}: {exc}") from exc
 
 
 class Job(Enqueuer[P], Generic[P, R]):

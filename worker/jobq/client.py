@@ -160,6 +160,8 @@ def retry(conn: Any, job_id: int, extra_attempts: int = 1) -> str:
 
 def succeed(conn: Any, job_id: int, lease_token: str, result: str | None = None) -> None:
     """End a run; `result` is JSON text. Raises LeaseLost, JobNotFound."""
+    if isinstance(conn, psycopg.AsyncConnection | psycopg.AsyncCursor):
+        raise TypeError("succeed takes a synchronous connection, not an AsyncConnection")
     _rows(conn, _SUCCEED, (job_id, lease_token, result))
 
 

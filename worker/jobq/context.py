@@ -52,11 +52,17 @@ class Fatal(Exception):
 
 
 class Notes:
-    """What handlers reported and no one has sent yet, one entry per job."""
+    """What handlers reported and no one has sent yet, one entry per job.
 
-    def __init__(self) -> None:
+    `ring` is called when a job that had nothing to say has something.
+    """
+
+    def __init__(self, ring: Callable[[], object] = lambda: None) -> None:
         self._lock = Lock()
         self._jobs: set[CurrentJob] = set()
+        self._ring = ring
+        self.news = False  # a job came in; for the sender to reset
+        self.resume_at = 0.0  # a row was locked: nothing is sent before, in monotonic seconds
 
     def put(
         self, job: "CurrentJob", fraction: float | None, message: str | None, level: Level | None
@@ -67,7 +73,11 @@ class Notes:
                 job._progress = (fraction, message)
             elif len(job._lines) < _KEPT_LINES:
                 job._lines += ((level, message or ""),)
+            if job in self._jobs:
+                return
             self._jobs.add(job)
+            self.news = True
+        self._ring()
 
     def take(
         self, job: "CurrentJob"
@@ -92,9 +102,9 @@ class Notes:
             self._jobs.add(job)
 
     def jobs(self) -> list["CurrentJob"]:
-        """The jobs that have something to say."""
+        """The jobs that have something to say, the one that was heard longest ago first."""
         with self._lock:
-            return list(self._jobs)
+            return sorted(self._jobs, key=lambda job: job._told_at)
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
@@ -166,7 +176,8 @@ class CurrentJob:
 
         What the transaction did and the job's end then commit together, or not at all: done
         exactly once. Raises LeaseLost when another worker has the job now; let the transaction
-        roll back then. Takes the connections that `options(conn=…)` takes, but async ones.
+        roll back then. Where it was not committed when the handler returns, the attempt has failed.
+        Takes the connections that `options(conn=…)` takes, but async ones.
         """
         client.succeed(conn, self.id, self._token, None if result is None else json_text(result))
         self._finishing = True

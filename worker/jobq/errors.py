@@ -109,6 +109,9 @@ _BY_SQLSTATE: dict[str, type[JobqError]] = {
     "22P05": InvalidJob,  # JSON with a NUL
 }
 
+# What of ours is not there, told by a word of the message that no translation of it changes.
+_MISSING = {"3F000": '"jobq"', "42883": "jobq."}  # the schema; a function
+
 
 def translate(exc: BaseException) -> JobqError | None:
     """Return the typed error for `exc`, or None when it is none of jobq's.
@@ -119,9 +122,15 @@ def translate(exc: BaseException) -> JobqError | None:
     current: BaseException | None = exc
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        error = _BY_SQLSTATE.get(sqlstate_of(current) or "")
+        state = sqlstate_of(current) or ""
+        error = _BY_SQLSTATE.get(state)
         if error is not None:
             return error(_message(current))
+        if state in _MISSING and _MISSING[state] in _message(current):
+            from jobq.migrate import SchemaTooOld
+
+            first = _message(current).partition("\n")[0]
+            return SchemaTooOld(f"{first}\ninstall or upgrade the schema with `jobq migrate`")
         wrapped = getattr(current, "orig", None)
         current = wrapped if isinstance(wrapped, BaseException) else current.__cause__
     return None

@@ -190,6 +190,12 @@ def _check_server(connection: psycopg.Connection[Any]) -> None:
             f"jobq needs PostgreSQL 15 or newer, and this server is {version // 10000}:"
             " upgrade it, or name another one in DATABASE_URL"
         )
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise MigrationError(
+            f"jobq needs a database in UTF8, and this one is in {encoding}: create one with"
+            " `create database … encoding 'UTF8' template template0`"
+        )
 
 
 def _read_migrations() -> Any:

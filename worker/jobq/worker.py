@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import psycopg
 
+from jobq._access import check_worker
 from jobq._bell import Bell
 from jobq._connection import connect
 from jobq._coordinator import Coordinator
@@ -83,13 +84,15 @@ class Worker:
     def start(self) -> None:
         """Connect, retrying while the database cannot be reached, and start working.
 
-        Raises jobq.migrate.SchemaError when the database's schema does not fit this package.
+        Raises jobq.migrate.SchemaError when the database's schema does not fit this package, or
+        the role lacks the level worker.
         """
         conn = self._first_connection()
         if conn is None:  # stopped before there was one
             return
         try:
             check_compatible(conn)
+            check_worker(conn)
         except BaseException:
             conn.close()
             raise

@@ -14,10 +14,11 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from jobq import embedded
+from jobq._access import grant_command
 from jobq._connection import connect
-from jobq.cli.exits import USAGE, CommandError
+from jobq.cli.exits import FAILED, USAGE, CommandError
 from jobq.cli.output import JsonTextLoader
-from jobq.migrate import SchemaTooOld, check_compatible, migrate
+from jobq.migrate import SchemaError, SchemaTooOld, check_compatible, migrate
 
 __all__ = ["Connection", "Row", "Target", "query", "with_connection", "with_target"]
 
@@ -62,16 +63,33 @@ class Target:
             yield server.dsn
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """Yield a connection whose schema fits; the embedded database gets its schema as needed."""
+    def connection(self, level: str) -> Iterator[Connection]:
+        """Yield a connection whose schema fits; the embedded database gets its schema as needed.
+
+        `level` is the access that what is done with it needs, for whoever lacks it.
+        """
         with self.serving() as dsn, connect_cli(dsn) as conn:
+            grant = grant_command(conn.info.user, level)
             try:
                 check_compatible(conn)
             except SchemaTooOld:
                 if not self.embedded:
                     raise
                 migrate(dsn)
-            yield conn
+            except SchemaError as error:
+                if not isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+                    raise
+                raise SchemaError(
+                    f"role {conn.info.user} may not use schema jobq: have its owner run `{grant}`"
+                ) from error
+            try:
+                yield conn
+            except psycopg.errors.InsufficientPrivilege as error:
+                first = str(error).strip().partition("\n")[0]
+                raise CommandError(
+                    FAILED,
+                    f"{first} (role {conn.info.user})\nhave the owner of schema jobq run `{grant}`",
+                ) from error
 
 
 def connect_cli(dsn: str) -> Connection:
@@ -120,9 +138,17 @@ def with_target(command: Callable[..., None]) -> Callable[..., None]:
     return _decorated(command, "target", _nothing)
 
 
-def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the database options; it gets an open connection as `conn`."""
-    return _decorated(command, "conn", Target.connection)
+def with_connection(level: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the database options; it gets an open connection as `conn`.
+
+    `level` is the access that it needs; with ids of single jobs a producer's is enough.
+    """
+
+    def opened(target: Target, arguments: dict[str, Any]) -> AbstractContextManager[Connection]:
+        single = arguments.get("job_ids") and not arguments.get("dry_run")
+        return target.connection("producer" if single else level)
+
+    return lambda command: _decorated(command, "conn", opened)
 
 
 def fallback_to_embedded(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,14 +161,14 @@ def _from_environment() -> Target | None:
 
 
 @contextmanager
-def _nothing(target: Target) -> Iterator[Target]:
+def _nothing(target: Target, _arguments: dict[str, Any]) -> Iterator[Target]:
     yield target
 
 
 def _decorated(
     command: Callable[..., None],
     name: str,
-    opened: Callable[[Target], AbstractContextManager[Any]],
+    opened: Callable[[Target, dict[str, Any]], AbstractContextManager[Any]],
     default: Callable[[], Target | None] = lambda: None,
 ) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -157,7 +183,7 @@ def _decorated(
         *, ctx: typer.Context, database_url: str | None, in_embedded: bool, **arguments: Any
     ) -> None:
         target = choose(database_url, in_embedded, default=ctx.obj or default())
-        with opened(target) as given:
+        with opened(target, arguments) as given:
             command(**{name: given}, **arguments)
 
     parameters = [

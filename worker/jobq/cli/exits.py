@@ -39,7 +39,7 @@ def explain_error(exc: BaseException) -> tuple[int, str] | None:
         return USAGE, _usage(exc)
     if isinstance(exc, typer.Abort):
         return FAILED, "stopped: nothing was changed"
-    error = translate(exc) or exc
+    error = exc if isinstance(exc, JobqError) else translate(exc) or exc
     if isinstance(error, JobqError):
         return _code(error), str(error)
     if isinstance(exc, psycopg.Error):
@@ -73,7 +73,7 @@ def _database_error(exc: psycopg.Error) -> tuple[int, str]:
         hint = "is the server running, and is DATABASE_URL (or --database-url) right?"
         return NO_DATABASE, f"cannot reach the database: {lines[0]}\n{hint}"
     if isinstance(exc, psycopg.errors.InsufficientPrivilege):
-        hint = "have the owner of schema jobq run `select jobq.grant_access(role, 'operator')`"
+        hint = "do it as the owner of schema jobq, or have the owner grant what is missing"
         return FAILED, f"{lines[0]}\n{hint}"
     if isinstance(exc, psycopg.errors.LockNotAvailable):
         return FAILED, "another transaction holds the job's row: try again once it has ended"

@@ -7,7 +7,7 @@ import typer
 
 from jobq.cli.database import Connection
 from jobq.cli.exits import USAGE, CommandError
-from jobq.cli.options import read_json
+from jobq.cli.options import read_object
 from jobq.cli.times import parse_duration, parse_time
 
 __all__ = ["make_filter"]
@@ -32,16 +32,7 @@ def make_filter(conn: Connection, job_ids: list[int] | None, all_jobs: bool, **f
     if part is None:
         return text
     # Spliced in as text, so that numbers keep their digits.
-    return f'{text[:-1]}{", " if given else ""}"payload": {_object(read_json(part))}}}'
-
-
-def _object(text: str) -> str:
-    try:
-        if isinstance(json.loads(text), dict):
-            return text
-    except ValueError:
-        pass
-    raise CommandError(USAGE, "--payload takes a JSON object, such as '{\"customer\": 7}'")
+    return f'{text[:-1]}{", " if given else ""}"payload": {read_object(part)}}}'
 
 
 def _moment(conn: Connection, text: str) -> str:

@@ -15,7 +15,7 @@ _KINDS = "select k.*, clock_timestamp() as now from jobq.kinds k order by k.due 
 _WORKERS = "select w.*, clock_timestamp() as now from jobq.workers w order by w.worker"
 
 
-@with_connection
+@with_connection("reader")
 def stats(conn: Connection, as_json: AsJson = False) -> None:
     """Count jobs by status, kind and worker.
 
@@ -71,7 +71,7 @@ def stats(conn: Connection, as_json: AsJson = False) -> None:
         )
 
 
-@with_connection
+@with_connection("reader")
 def verify(conn: Connection, as_json: AsJson = False) -> None:
     """Prove that every job is what its history says.
 

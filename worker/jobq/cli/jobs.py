@@ -7,7 +7,7 @@ import typer
 from jobq import client
 from jobq.cli.database import Connection, Row, query, with_connection
 from jobq.cli.exits import NOT_FOUND, USAGE, CommandError
-from jobq.cli.options import AsJson, JobId, Kinds, Status, read_json
+from jobq.cli.options import AsJson, JobId, Kinds, Status, read_object
 from jobq.cli.output import Column, print_json, print_lines, print_table
 from jobq.cli.show import describe, summary
 from jobq.cli.times import parse_duration, parse_time
@@ -38,7 +38,7 @@ order by t.id
 """
 
 
-@with_connection
+@with_connection("producer")
 def enqueue(
     conn: Connection,
     kind: Annotated[str, typer.Argument(help="Name of the handler that is to run it.")],
@@ -78,7 +78,7 @@ def enqueue(
         raise CommandError(USAGE, "--delay and --at exclude each other")
     job = client.NewJob(
         kind=kind,
-        payload=read_json(payload),
+        payload=read_object(payload),
         priority=priority,
         available_at=at,
         delay=delay,
@@ -94,7 +94,7 @@ def enqueue(
         print_lines([f"job {done.job_id} has that key already, and is {done.status}"])
 
 
-@with_connection
+@with_connection("reader")
 def list_jobs(
     conn: Connection,
     status: Annotated[
@@ -133,7 +133,7 @@ def list_jobs(
         print_lines(["no such jobs" if status or kinds or before else "no jobs"])
 
 
-@with_connection
+@with_connection("reader")
 def show(
     conn: Connection,
     job_id: JobId,
@@ -161,7 +161,7 @@ def show(
         describe(rows[0], timeline, hidden)
 
 
-@with_connection
+@with_connection("reader")
 def explain(conn: Connection, job_id: JobId, as_json: AsJson = False) -> None:
     """Say why a job is where it is.
 

@@ -1,5 +1,6 @@
 """Options that several commands share, and the values they take."""
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +28,7 @@ __all__ = [
     "Status",
     "Worker",
     "Yes",
-    "read_json",
+    "read_object",
 ]
 
 Status = StrEnum("Status", ["queued", "running", "succeeded", "failed", "cancelled"])
@@ -66,8 +67,25 @@ CreatedAfter = Annotated[
 ]
 
 
-def read_json(text: str) -> str:
-    """Return JSON text given as itself, as @file, or as - for standard input."""
+def read_object(text: str) -> str:
+    """Return a payload, a JSON object given as itself, as @file, or as - for standard input."""
+    text = _read(text)
+    try:
+        value = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+        if isinstance(value, dict):
+            return text
+    except ValueError:
+        pass
+    except RecursionError:  # the database may still take it
+        return text
+    raise CommandError(USAGE, "--payload takes a JSON object, such as '{\"customer\": 7}'")
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read(text: str) -> str:
     if text != "-" and not text.startswith("@"):
         return text
     name = "standard input" if text == "-" else text[1:]

@@ -40,7 +40,7 @@ _PURGE_BATCH = 1000
 _ALL_AT_ONCE = 2**31 - 1
 
 
-@with_connection
+@with_connection("operator")
 def cancel(
     conn: Connection,
     job_ids: JobIds = None,
@@ -87,7 +87,7 @@ def cancel(
     _many(run, "cancel", "cancelled or asked to stop", dry_run, yes, as_json)
 
 
-@with_connection
+@with_connection("operator")
 def retry(
     conn: Connection,
     job_ids: JobIds = None,
@@ -137,7 +137,7 @@ def retry(
     _many(run, "retry", "queued again", dry_run, yes, as_json)
 
 
-@with_connection
+@with_connection("operator")
 def purge(
     conn: Connection,
     older_than: Annotated[

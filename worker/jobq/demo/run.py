@@ -3,7 +3,10 @@
 import contextlib
 import os
 import secrets
+import shlex
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +24,7 @@ from jobq.demo.screen import Screen, say
 from jobq.demo.stories import CRASH, ENDLESS, stories
 from jobq.migrate import migrate
 
-__all__ = ["run"]
+__all__ = ["command_name", "run"]
 
 _VICTIM_SECONDS = 30.0
 _STALLED_SECONDS = 60.0
@@ -103,9 +106,10 @@ class _Demo:
         long = next(story for story in self._stories if story.new.kind == "demo.long")
         payload = f'{{"run": "{self._queue.run}", "text": "hello"}}'
         say("\nThe worker stays up until Ctrl-C. From another terminal in this folder:")
-        say(f"  jobq list {given}")
-        say(f"  jobq show {long.job_id} {given}")
-        say(f"  jobq enqueue demo.note --payload '{payload}' {given}")
+        jobq = command_name()
+        say(f"  {jobq} list {given}")
+        say(f"  {jobq} show {long.job_id} {given}")
+        say(f"  {jobq} enqueue demo.note --payload '{payload}' {given}")
         if self._target.embedded:
             say(f"  export DATABASE_URL={self._dsn}")
         with contextlib.suppress(KeyboardInterrupt):
@@ -184,6 +188,16 @@ class _Demo:
         found.ends = [
             (story, queue.outcome(story, found.throughput.first_start)) for story in self._stories
         ]
+
+
+def command_name() -> str:
+    """How to call jobq from a shell: by name, else the way that this process was started."""
+    if shutil.which("jobq"):
+        return "jobq"
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m jobq"
+    return shlex.quote(str(started))
 
 
 def _unfinished(counts: Counts) -> int:
