@@ -149,10 +149,16 @@ def test_stop_lets_running_jobs_end_and_gives_the_rest_back(
 
 
 def test_stop_does_not_wait_for_ever(app: App, dsn: str, conn: Connection) -> None:
-    go = threading.Event()
-    app.job("k")(lambda: go.wait(30) and None)
+    started, go = threading.Event(), threading.Event()
+
+    @app.job("k")
+    def handler() -> None:
+        started.set()
+        go.wait(30)
+
     with running(app, dsn) as worker:
-        finish(conn, app.enqueue("k").job_id, "running")
+        app.enqueue("k")
+        assert started.wait(30)
         before = time.monotonic()
         assert worker.stop(timeout=0.2) is False
         assert time.monotonic() - before < 5

@@ -150,7 +150,8 @@ class Settling:
             if job not in locked and self._claims.get(job.id) is job:
                 del self._claims[job.id]
         if logger.isEnabledFor(logging.DEBUG):
-            self._log_completions(jobs, monotonic() - started)
+            done = [job for job in jobs if job not in locked]
+            self._log_completions(done, monotonic() - started)
 
     def _send_by(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], size: int) -> None:
         size = max(size, 1)

@@ -90,12 +90,6 @@ class Worker:
         conn = self._first_connection()
         if conn is None:  # stopped before there was one
             return
-        try:
-            check_compatible(conn)
-            check_worker(conn)
-        except BaseException:
-            conn.close()
-            raise
         log(
             logger, logging.INFO, "worker started",
             worker=self.name, threads=self.settings.threads, kinds=",".join(self.kinds),
@@ -168,13 +162,22 @@ class Worker:
         pause = 0.5
         while not self._stopping.is_set():
             try:
-                return self._connect_calls()
+                return self._checked(self._connect_calls())
             except psycopg.OperationalError as exc:
                 error = str(exc).strip()
                 log(logger, logging.WARNING, "no connection", error=error, retry_in=pause)
                 self._stopping.wait(pause)
                 pause = min(pause * 2, 5.0)
         return None
+
+    def _checked(self, conn: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+        try:
+            check_compatible(conn)
+            check_worker(conn)
+        except BaseException:
+            conn.close()
+            raise
+        return conn
 
     def _connect_calls(self) -> psycopg.Connection[Any]:
         return connect(self._dsn, self._application_name("calls"), {"lock_timeout": "200ms"})
