@@ -16,7 +16,7 @@ from verbs import claim, enqueue_many, expire, outcome, succeed
 KIND = "mine"
 BATCH = 20
 ROUNDS = 5
-CLAIM = "select count(*) from jobq.claim('w', %s, %s::text[])"
+CLAIM = "select count(*) from jobq.claim('w', %s, %s::text[], '1 hour')"
 SETTLE = "select count(*) from jobq.settle(%s)"
 REAP = "select count(*) from jobq.reap(%s)"
 
