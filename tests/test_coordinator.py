@@ -379,7 +379,7 @@ def test_a_report_whose_row_is_locked_holds_up_nothing(
         blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
         tell.set()
         for _ in range(5):
-            finish(conn, app.enqueue("quick").job_id, "succeeded", timeout=5)
+            finish(conn, app.enqueue("quick").job_id, "succeeded", timeout=20)
         blocker.rollback()
         go.set()
         finish(conn, job_id, "succeeded")

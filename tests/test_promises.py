@@ -186,7 +186,7 @@ def test_a_transaction_that_dawdles_on_one_job_stalls_no_other_of_its_worker(
         until = job(conn, other)["lease_expires_at"]
         wait_until(lambda: (job(conn, other)["lease_expires_at"] - until).total_seconds() > 2)
         quick = app.enqueue("k").job_id
-        finish(conn, quick, "succeeded", timeout=3)
+        finish(conn, quick, "succeeded", timeout=20)
         dawdler.rollback()
         gate.execute("select pg_advisory_unlock(7)")
         assert finish(conn, other, "succeeded")["lost_leases"] == 0

@@ -309,7 +309,7 @@ def test_time_zones_of_worker_and_database_do_not_matter(
         quick = finish(
             conn, client.enqueue(conn, NewJob(kind="k", payload=payload)).job_id, "succeeded"
         )
-        assert (quick["started_at"] - quick["available_at"]).total_seconds() < 2
+        assert (quick["started_at"] - quick["available_at"]).total_seconds() < 10
         later = client.enqueue(conn, NewJob(kind="k", payload=payload, available_at=at)).job_id
         row = finish(conn, later, "succeeded")
         assert 0 <= (row["started_at"] - at).total_seconds() < 2 or row["available_at"] > at
