@@ -177,6 +177,7 @@ def test_sigterm_lets_a_job_end_and_exits_0(dsn: str, conn: Connection, tmp_path
         running_job = client.enqueue(conn, NewJob(kind="slow", payload='{"seconds": 2}')).job_id
         finish(conn, running_job, "running")
         process.signal(signal.SIGTERM)
+        wait_until(lambda: " stopping " in process.log_text())
         later = client.enqueue(conn, NewJob(kind="slow", payload='{"seconds": 0}')).job_id
         assert process.wait() == 0
     assert status(conn, running_job) == "succeeded"

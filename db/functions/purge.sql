@@ -34,7 +34,7 @@ begin
 
   -- Where this session's last batch ended, for the same statuses: a series of batches walks what it keeps but once.
   if v_last[1] = purge.statuses::text and v_last[2] ~ '^[0-9]{1,18}$' then
-    v_from := v_last[2];
+    v_from := v_last[2]::bigint;
   end if;
   -- Up the primary key, the oldest first, and no further than the cutoff: what is newer is not read. A hundred newer
   -- rows end the walk, not one, and none from the future (the clock was wrong, or created_at is forged).
