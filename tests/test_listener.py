@@ -175,28 +175,6 @@ def test_ten_thousand_jobs_in_one_transaction_are_a_handful_of_wake_ups(
         assert 1 <= lines.getvalue().count(" wake ") - before <= 5
 
 
-def test_one_job_and_many_idle_workers_cost_about_one_claim_each(
-    app: App, dsn: str, conn: Connection
-) -> None:
-    track_functions(conn)
-    workers = 8
-    contexts = [running(app, dsn, threads=1, poll_seconds=60) for _ in range(workers)]
-    for context in contexts:
-        context.__enter__()
-    try:
-        wait_until(lambda: held(conn, IDLE, "k") == workers)
-        idle = claims(conn)
-        wait_until(lambda: _still(conn))
-        idle = claims(conn)
-        assert latency(conn, app.enqueue("k").job_id) < 10
-        wait_until(lambda: claims(conn) > idle)
-        wait_until(lambda: _still(conn))
-        assert claims(conn) - idle <= 3 * workers
-    finally:
-        for context in contexts:
-            context.__exit__(None, None, None)
-
-
 def _still(conn: Connection) -> bool:
     """Whether no claim was made for two seconds."""
     before, until = claims(conn), time.monotonic() + 2
