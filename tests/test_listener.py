@@ -151,17 +151,6 @@ def test_the_locks_say_who_waits_and_who_is_there(app: App, dsn: str, conn: Conn
     wait_until(lambda: held(conn, PRESENT, "k") == 0)
 
 
-def track_functions(conn: Connection) -> None:
-    name = scalar(conn, "select current_database()")
-    conn.execute(f"alter database {name} set track_functions = 'pl'".encode())
-
-
-def claims(conn: Connection) -> int:
-    conn.execute("select pg_stat_clear_snapshot()")
-    query = "select coalesce(sum(calls), 0) from pg_stat_user_functions where funcname = 'claim'"
-    return int(scalar(conn, query))
-
-
 def test_ten_thousand_jobs_in_one_transaction_are_a_handful_of_wake_ups(
     app: App, dsn: str, conn: Connection
 ) -> None:
@@ -173,16 +162,6 @@ def test_ten_thousand_jobs_in_one_transaction_are_a_handful_of_wake_ups(
                 client.enqueue_many(conn, [NewJob(kind="k")] * 1000)
         wait_until(lambda: counts(conn) == {"succeeded": 10_000})
         assert 1 <= lines.getvalue().count(" wake ") - before <= 5
-
-
-def _still(conn: Connection) -> bool:
-    """Whether no claim was made for two seconds."""
-    before, until = claims(conn), time.monotonic() + 2
-    while time.monotonic() < until:
-        if claims(conn) != before:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def test_an_idle_worker_of_another_kind_is_not_woken(app: App, dsn: str, conn: Connection) -> None:
