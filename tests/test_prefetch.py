@@ -7,6 +7,8 @@ from jobq._prefetch import MOST_HELD, Prefetch
 class Claimed:
     kind: str = "a"
     _lost_leases: int = 0
+    attempt: int = 1
+    max_attempts: int = 10
 
 
 def jobs(count: int, kind: str = "a") -> list[Claimed]:
@@ -109,6 +111,19 @@ def test_a_job_that_cost_a_lease_is_given_back_when_no_thread_is_free() -> None:
     assert policy.take(batch, -7) == ([], batch)
     # The next claim is for free threads only, and so finds one for it.
     assert policy.room(10, [("a", 0.0, False)] * 10) == 0
+
+
+def test_a_job_on_its_last_attempt_never_waits_for_a_thread() -> None:
+    policy = warmed_up(seconds=0.00001)
+    batch = [*jobs(5), Claimed(attempt=3, max_attempts=3), *jobs(50)]
+    assert policy.take(batch, 3) == (batch[:3], batch[3:])
+    # What comes next may be like it, so it is asked for by free threads alone until a claim brings none.
+    assert policy.room(4, [("a", 0.0, False)] * 4) == 6
+    assert policy.room(10, [("a", 0.0, False)] * 10) == 0
+    policy.take([Claimed(attempt=1, max_attempts=1)] * 6, 6)
+    assert policy.room(4, [("a", 0.0, False)] * 4) == 6
+    policy.take(jobs(6), 6)
+    assert policy.room(4, [("a", 0.0, False)] * 4) > 6
 
 
 def test_a_claim_is_put_off_until_half_of_what_is_held_has_gone() -> None:

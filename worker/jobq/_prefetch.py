@@ -1,8 +1,9 @@
 """How many jobs to hold: what can start at once, plus what run times say will start within 100 ms.
 
 More would starve other workers when jobs turn out slow, and burn the attempts of all that are held
-when one of them kills the process. So a kind not measured yet gets no prefetch, and a job that has
-cost a lease runs alone: it starts in a free thread and nothing waits behind it.
+when one of them kills the process. So a kind not measured yet gets no prefetch; a job that has cost
+a lease runs alone: it starts in a free thread and nothing waits behind it; and a job on its last
+attempt never waits, since it would fail without a run if this process died.
 """
 
 from collections import Counter, defaultdict
@@ -18,6 +19,8 @@ class Claimed(Protocol):
     """What the policy looks at in a claimed job."""
 
     kind: str
+    attempt: int
+    max_attempts: int
     _lost_leases: int
 
 
@@ -40,6 +43,7 @@ class Prefetch:
         self._limit = limit
         self._seconds: dict[str, float] = {}
         self._mix: Counter[str] = Counter()  # kinds of the last claim
+        self._must_start = False  # it brought a job that may not wait
         self._grown = 0
 
     def learn(self, ended: Iterable[Ended]) -> None:
@@ -81,13 +85,17 @@ class Prefetch:
         """Split what a claim brought into what to hold, in order, and what to give back."""
         if jobs:
             self._mix = Counter([job.kind for job in jobs])
+            self._must_start = any(job.attempt >= job.max_attempts for job in jobs)
+        free = max(free, 0)
         if len(jobs) <= free:
             held, rest = list(jobs), []
         elif any(job._lost_leases for job in jobs):
             order = sorted(jobs, key=lambda job: not job._lost_leases)
-            held, rest = order[: max(free, 0)], order[max(free, 0) :]
+            held, rest = order[:free], order[free:]
+        elif self._must_start:
+            held, rest = list(jobs[:free]), list(jobs[free:])
         else:
-            place = self._horizon(jobs, max(free, 0))
+            place = self._horizon(jobs, free)
             held, rest = list(jobs[:place]), list(jobs[place:])
         self._grown = len(held) if rest else min(self._limit, 2 * max(self._grown, len(held)))
         return held, rest
@@ -104,6 +112,8 @@ class Prefetch:
         return len(jobs)
 
     def _ahead(self, running: Iterable[tuple[str, float, bool]]) -> int:
+        if self._must_start:
+            return 0
         flowing = self._threads
         for kind, elapsed, suspect in running:
             if suspect:
