@@ -117,7 +117,7 @@ def test_a_job_on_its_last_attempt_never_waits_for_a_thread() -> None:
     policy = warmed_up(seconds=0.00001)
     batch = [*jobs(5), Claimed(attempt=3, max_attempts=3), *jobs(50)]
     assert policy.take(batch, 3) == (batch[:3], batch[3:])
-    # What comes next may be like it, so it is asked for by free threads alone until a claim brings none.
+    # What comes next may be like it: only free threads ask, until a claim brings none.
     assert policy.room(4, [("a", 0.0, False)] * 4) == 6
     assert policy.room(10, [("a", 0.0, False)] * 10) == 0
     policy.take([Claimed(attempt=1, max_attempts=1)] * 6, 6)
