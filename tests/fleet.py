@@ -45,7 +45,7 @@ class Fleet:
     def tend(self) -> None:
         """Replace workers that are gone, by a handler's doing or ours; thaw the frozen one."""
         if self._frozen and monotonic() > self._thaw_at:
-            os.kill(self._frozen, signal.SIGCONT)
+            _signal(self._frozen, signal.SIGCONT)
             self._frozen = None
         for number, worker in enumerate(self.workers):
             if worker.exitcode is not None:
@@ -58,13 +58,12 @@ class Fleet:
         """Kill the worker that holds the most jobs, if those are at least so many."""
         if pid := self._busiest(conn, least):
             self._killed.add(pid)
-            os.kill(pid, signal.SIGKILL)
-            self.done["kills"] += 1
+            self.done["kills"] += _signal(pid, signal.SIGKILL)
 
     def freeze(self, conn: Connection) -> None:
         """Stop the busiest worker for longer than its leases; it will wake and try to go on."""
-        if not self._frozen and (pid := self._busiest(conn, 2)):
-            os.kill(pid, signal.SIGSTOP)
+        pid = None if self._frozen else self._busiest(conn, 2)
+        if pid and _signal(pid, signal.SIGSTOP):
             self._frozen, self._thaw_at = pid, monotonic() + FROZEN_SECONDS
             self.done["freezes"] += 1
 
@@ -112,3 +111,12 @@ class Fleet:
         worker = _processes.Process(target=fleet_app.work, args=args, daemon=True)
         worker.start()
         return worker
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    """Signal a worker, unless the poison has ended it meanwhile."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -39,6 +39,10 @@ PROMISES = {
         where not (j.status = 'succeeded' and j.attempt = e.attempt) and not exists (
           select from jobq.job_events l
           where l.job_id = e.job_id and l.attempt = e.attempt and l.event = 'lease_lost')""",
+    "no lease is lost before its time": """
+        select job_id, at, lease_end from jobq.job_events, lateral (
+          select substring(detail ->> 'error' from 'did not renew it by (.*) UTC') as lease_end) x
+        where event = 'lease_lost' and at < (lease_end || '+00')::timestamptz""",
     "no job succeeds without having executed": """
         select id from jobq.jobs j where status = 'succeeded' and not exists (
           select from executions e where e.job_id = j.id and e.attempt = j.attempt)""",
