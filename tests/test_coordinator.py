@@ -137,6 +137,9 @@ def test_an_outcome_that_the_database_refuses_ends_that_job_only(
     # A result that is JSON to us and not to PostgreSQL: no value of Python's comes to mind.
     monkeypatch.setattr(outcome_module, "json_text", lambda value: value)
     barrier = threading.Barrier(6)
+    # The error's context quotes the parameters then, and so the token.
+    name = scalar(conn, "select current_database()")
+    conn.execute(f"alter database {name} set log_parameter_max_length_on_error = -1".encode())
 
     @app.job("k")
     def handler(result: str) -> str:
@@ -150,6 +153,7 @@ def test_an_outcome_that_the_database_refuses_ends_that_job_only(
         for job_id in good:
             finish(conn, job_id, "succeeded")
     assert row["last_error"].startswith("the outcome cannot be stored: ")
+    assert "lease_token" not in row["last_error"]
     assert row["attempt"] == 1
 
 

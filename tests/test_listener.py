@@ -1,11 +1,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from helpers import Connection, scalar, wait_for_activity, wait_until
 
-from jobq import App, NewJob, client
+from jobq import App, NewJob, _listener, client
+from jobq._connection import limited
 from jobq._pace import PollSchedule
 from workers import captured_log, counts, finish, job, running
 
@@ -197,3 +199,20 @@ def test_what_is_wrong_with_listening_is_said_less_and_less_often(
         assert lines.getvalue().count("listening failed") <= 6
         assert lines.getvalue().count("listen connection lost") == 1
         finish(conn, app.enqueue("k").job_id, "succeeded", timeout=10)
+
+
+def test_the_thread_outlives_whatever_goes_wrong(
+    app: App, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter(range(2))
+
+    def failing(*args: Any) -> Any:
+        if next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        return limited(*args)
+
+    monkeypatch.setattr(_listener, "limited", failing)
+    with captured_log() as lines, running(app, dsn, poll_seconds=60):
+        settled_worker(conn)
+        assert latency(conn, app.enqueue("k").job_id) < 10
+    assert lines.getvalue().count("ERROR listening failed") == 2

@@ -94,6 +94,13 @@ def test_without_a_database_the_error_says_what_to_set(monkeypatch: pytest.Monke
         Worker(app)
 
 
+@pytest.mark.parametrize("name", ["", "ü" * 129, "a\0b", "\ud800"])
+def test_a_name_that_no_claim_accepts_is_refused(app: App, dsn: str, name: str) -> None:
+    app.job("a")(lambda: None)
+    with pytest.raises(SettingsError, match="1 to 256 bytes"):
+        Worker(app, settings(dsn), name=name)
+
+
 def test_a_database_without_the_schema_is_refused_with_the_remedy(
     empty_dsn: str, connect: Callable[..., Connection]
 ) -> None:

@@ -67,7 +67,8 @@ $$;
 comment on function jobq.listen(text[]) is
 'Makes this session idle: LISTENs on channel jobq and takes the shared locks that tell enqueuers somebody waits for these kinds. '
 'True: all are held. False: an enqueuer was just asking for one; call again in some milliseconds. '
-'After it, claim once more: a job that committed before is not notified. Errors: JQ006 for null kinds.';
+'After it, claim once more: a job that committed before is not notified. Its own enqueues wake it only when another session '
+'waits for that kind as well: a session''s own lock does not stand in its way. Errors: JQ006 for null kinds.';
 
 create or replace function jobq.unlisten() returns void
 language sql security definer

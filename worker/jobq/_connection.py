@@ -23,11 +23,11 @@ from psycopg.rows import TupleRow, tuple_row
 
 from jobq.errors import sqlstate_of
 
-__all__ = ["connect", "cut", "limited", "lost"]
+__all__ = ["TRANSPORT", "configure", "connect", "cut", "limited", "lost"]
 
 REPLY_SECONDS = 40.0  # a little more than the statement timeout
 
-_TRANSPORT: dict[str, Any] = {
+TRANSPORT: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -46,6 +46,8 @@ _SESSION: dict[str, str] = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",
     "jit": "off",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
 }
 
 _SINCE_17 = {"transaction_timeout": "0"}
@@ -64,18 +66,23 @@ def connect(
         prepare_threshold=None,
         row_factory=tuple_row,
         application_name=application_name,
-        **_TRANSPORT,
+        **TRANSPORT,
     )
     try:
-        newer = _SINCE_17 if conn.info.server_version >= 170000 else {}
-        wanted = {**_SESSION, **newer, **(settings or {})}
-        calls = sql.SQL(", ").join([sql.SQL("set_config(%s, %s, false)")] * len(wanted))
         with limited(conn, REPLY_SECONDS):
-            conn.execute(sql.SQL("select {}").format(calls), [*chain(*wanted.items())])
+            configure(conn, settings)
     except BaseException:
         conn.close()
         raise
     return conn
+
+
+def configure(conn: psycopg.Connection[Any], settings: Mapping[str, str] | None = None) -> None:
+    """Make jobq's settings of a session, and `settings`, which win."""
+    newer = _SINCE_17 if conn.info.server_version >= 170000 else {}
+    wanted = {**_SESSION, **newer, **(settings or {})}
+    calls = sql.SQL(", ").join([sql.SQL("set_config(%s, %s, false)")] * len(wanted))
+    conn.execute(sql.SQL("select {}").format(calls), [*chain(*wanted.items())])
 
 
 @contextmanager

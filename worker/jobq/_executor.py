@@ -8,13 +8,15 @@ handler that never returns cannot keep the process.
 import asyncio
 import inspect
 import logging
+import os
+import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from jobq import _outcome
 from jobq._bell import Bell
@@ -139,13 +141,18 @@ class Executor:
         # A claim that may have lapsed while it waited is another worker's to run.
         if not job._lost and job._started_at < job._deadline:
             _current.set(job)
+            here = os.getpid()
             try:
                 function, decode = self._handlers[job.kind]
                 result = function(**decode(job._payload))
+                if os.getpid() != here:
+                    _end_child(None)
                 if result is not None and inspect.isawaitable(result):
                     result = self._await(job, result)
                 _outcome.returned(job, result)
             except BaseException as exc:  # noqa: BLE001 - SystemExit too ends the job only
+                if os.getpid() != here:
+                    _end_child(exc)
                 if not job._outcome:  # else it has returned, and this came from outside
                     _outcome.raised(job, exc)
         job._finished_at = monotonic()
@@ -198,11 +205,29 @@ async def _guarded(job: CurrentJob, awaitable: Any) -> tuple[BaseException | Non
     assert task is not None
     _current.set(job)
     job._interrupt = lambda: loop.call_soon_threadsafe(task.cancel)
+    here = os.getpid()
     try:
         if job._lost:  # lost before there was a task to cancel
             raise asyncio.CancelledError("the lease is lost")
-        return None, await awaitable
+        error, result = None, await awaitable
     except BaseException as exc:  # noqa: BLE001 - recorded as the job's outcome
-        return exc, None
+        error, result = exc, None
+    if os.getpid() != here:
+        _end_child(error)
+    job._interrupt = None
+    return error, result
+
+
+def _end_child(exc: BaseException | None) -> NoReturn:
+    """End the process that a handler forked and that left it: a copy of a worker must not go on.
+
+    As Python would, but for exit hooks and buffers: they are the parent's, like the connections.
+    """
+    code = int(exc is not None)
+    try:
+        if isinstance(exc, SystemExit):
+            code = exc.code & 0xFF if isinstance(exc.code, int) else int(exc.code is not None)
+        elif exc is not None:
+            traceback.print_exception(exc)
     finally:
-        job._interrupt = None
+        os._exit(code)

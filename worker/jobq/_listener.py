@@ -131,15 +131,19 @@ class Listener:
                     self._follow(conn)
                 else:
                     self._stop.wait(LATER_CHECK_SECONDS)
-            except (psycopg.Error, OSError) as exc:
+            except Exception as exc:  # whatever it is: even "can't start new thread" passes
                 with self._state:
                     self._held = self._settled = False
                 if monotonic() - started > STABLE_SECONDS:
                     pause = 0.1
                 gone = lost(conn, exc)
-                event = "listen connection lost" if gone else "listening failed; polling"
-                error = str(exc).strip()
-                log(logger, logging.WARNING, event, error=error, retry_in=pause)
+                expected = isinstance(exc, psycopg.Error | OSError)
+                logger.log(
+                    logging.WARNING if expected else logging.ERROR,
+                    "listen connection lost" if gone else "listening failed; polling",
+                    exc_info=None if expected else exc,
+                    extra={"jobq": {"error": str(exc).strip(), "retry_in": pause}},
+                )
                 self._stop.wait(pause)
                 pause = min(pause * 2, 5.0 if gone else LATER_CHECK_SECONDS)
             finally:

@@ -10,6 +10,7 @@ from jobq.payload import PayloadMismatch, json_text
 
 ERROR_BYTES = 32 * 1024
 RESULT_BYTES = 16 * 1024 * 1024
+FORMATTING_SECONDS = 2.0
 
 _formatting = Lock()
 
@@ -89,13 +90,23 @@ def error_text(exc: BaseException) -> str:
     frames = exc.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__") == "jobq._executor":
         frames = frames.tb_next
+    held: list[bool] = []
     try:
+        # Asks the exception for its text, which may never come: not under the lock.
+        told = traceback.TracebackException(
+            type(exc), exc, frames, lookup_lines=False, compact=True
+        )
         # One at a time: Python 3.11 parses the lines it shows, and its parser is not thread-safe.
-        with _formatting:
-            text = "".join(traceback.format_exception(type(exc), exc, frames)).rstrip()
+        # In one call: an exception thrown into this thread must not come between lock and list.
+        held.extend(map(_formatting.acquire, (True,), (FORMATTING_SECONDS,)))
+        # A note can block as well; then the others go without their tracebacks.
+        text = "".join(told.format()) if True in held else f"{type(exc).__name__}: {told}"
     except BaseException:  # noqa: BLE001 - an exception's own methods can raise anything
         text = f"{type(exc).__name__}: {_headline(exc)}"
-    return clean(text)
+    finally:
+        if True in held:
+            _formatting.release()
+    return clean(text.rstrip())
 
 
 def _failed(job: CurrentJob, error: str, *, retryable: bool = True) -> None:

@@ -3,7 +3,8 @@
 A claim is renewed each third of its lease, and each 5 s where that is longer, so that a wish to
 cancel it, which comes with the answer, is seen soon. By this process's monotonic clock, counted
 from before the statement that made the lease, the lease surely holds until its deadline. A claim
-that passes it is lost: the handler is told, and its outcome will not be sent.
+that passes it while its handler runs is lost: the handler is told, and its outcome will not be
+sent. Once the handler has ended, only the answer to its outcome tells.
 """
 
 import logging
@@ -122,7 +123,7 @@ class Renewal:
 
     def _expire(self, now: float) -> None:
         for job in self._claims.copy().values():
-            if job._deadline <= now and not job._lost:
+            if job._deadline <= now and not job._lost and not job._ended:
                 self._lose(job, "it could not be renewed in time")
 
     def _lose(self, job: CurrentJob, reason: str) -> None:

@@ -1,8 +1,9 @@
 """Ends runs in the database: outcomes gather here until one `jobq.settle` has taken them.
 
 A claim stays in `claims`, and so is renewed, until its outcome is accepted. An outcome is sent
-until there is an answer; one whose lease is lost is not sent. The answer to one that was sent
-before and lost its reply may be that the claim is over: by whom is not known; most likely by us.
+until there is an answer, past its lease too: whether the claim still counts the token tells. Only
+what still ran when its lease was lost is not sent. The answer to one that was sent before and lost
+its reply may be that the claim is over: by whom is not known; most likely by us.
 """
 
 import logging
@@ -81,7 +82,8 @@ class Settling:
         while self._pending:
             batch = self._pending[: self._batch.size]
             now = monotonic()
-            live = [j for j in batch if j._deadline > now and not j._lost and j._outcome]
+            # By its deadline as well: a process that stood still may not know yet what it lost.
+            live = [j for j in batch if j._finished_at < j._deadline and not j._lost and j._outcome]
             if len(live) < len(batch):
                 kept = set(live)
                 self._drop([job for job in batch if job not in kept])
@@ -105,7 +107,9 @@ class Settling:
         """Send what their handlers reported; return the jobs without those that have to wait."""
         ended = set(jobs)
         for job in self._notes.jobs():
-            if job in ended and now >= self._notes.resume_at:
+            if job in ended and job._deadline <= now:  # each try waits for the row's lock
+                self._notes.take(job)
+            elif job in ended and now >= self._notes.resume_at:
                 report(conn, self._notes, job, now)
         held = {
             job
@@ -162,15 +166,17 @@ class Settling:
         self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], exc: psycopg.Error
     ) -> None:
         """One outcome among these is refused by a cast: find it, and say so as its job's error."""
+        # Not all of the error: its context can quote the parameters, and so the lease's token.
+        reason = exc.diag.message_primary or type(exc).__name__
         if len(jobs) > 1:
             for job in jobs:
                 self._send(conn, [job])
         elif jobs[0]._refused:
-            log(logger, logging.ERROR, "outcome refused", job=jobs[0].id, error=str(exc).strip())
+            log(logger, logging.ERROR, "outcome refused", job=jobs[0].id, error=reason)
             self._forget(jobs[0])
         else:
             jobs[0]._refused = True
-            _outcome.refused(jobs[0], str(exc).strip())
+            _outcome.refused(jobs[0], reason)
             self._send(conn, jobs)
 
     def _answers(self, jobs: list[CurrentJob], rows: list[Any]) -> set[CurrentJob]:

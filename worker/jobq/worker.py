@@ -46,14 +46,15 @@ class Worker:
     """Runs the jobs of an app's kinds.
 
     `settings` default to the environment's; `name` is what `locked_by` shows, and by default tells
-    host and process. Raises SettingsError for kinds without a handler, or without any database.
+    host and process. Raises SettingsError for kinds without a handler, without any database, or for
+    a name that the database would refuse.
     """
 
     def __init__(
         self, app: App, settings: WorkerSettings | None = None, *, name: str | None = None
     ) -> None:
         self.settings = settings if settings is not None else WorkerSettings.from_environment()
-        self.name = name or _default_name()
+        self.name = _default_name() if name is None else _usable_name(name)
         self.kinds = _kinds(app, self.settings)
         dsn = self.settings.database_url or app.dsn
         if dsn is None:
@@ -241,3 +242,13 @@ def _kinds(app: App, settings: WorkerSettings) -> list[str]:
 def _default_name() -> str:
     host = "".join(c if c.isascii() and c.isprintable() else "-" for c in socket.gethostname())
     return f"{host[:20]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _usable_name(name: str) -> str:
+    try:
+        size = 0 if "\0" in name else len(name.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= 256:
+        raise SettingsError(f"name={name[:100]!r} cannot be used: allowed: 1 to 256 bytes of text")
+    return name

@@ -1,0 +1,99 @@
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from helpers import Connection, scalar, wait_until
+
+from jobq import App, current_job
+from workers import captured_log, events, finish, running, status
+
+
+@pytest.fixture
+def app(dsn: str) -> Iterator[App]:
+    app = App(dsn)
+    yield app
+    app.close()
+
+
+def outlast_lease(conn: Connection, job_id: int) -> None:
+    """Wait until the job's lease has been over for a second."""
+    query = "select lease_expires_at < clock_timestamp() - interval '1 s' from jobq.jobs"
+    wait_until(lambda: scalar(conn, f"{query} where id = %s", job_id))
+
+
+def test_an_outcome_is_sent_past_its_lease_until_its_row_is_free(
+    app: App, dsn: str, conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    go = threading.Event()
+    app.job("k")(lambda: go.wait(30) and None)
+    blocker = connect(autocommit=False)
+    with captured_log() as lines, running(app, dsn, lease_seconds=1, reap_seconds=60):
+        job_id = app.enqueue("k").job_id
+        finish(conn, job_id, "running")
+        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
+        go.set()
+        outlast_lease(conn, job_id)
+        blocker.rollback()
+        finish(conn, job_id, "succeeded", timeout=10)
+    assert events(conn, job_id) == ["enqueued", "claimed", "succeeded"]
+    assert "WARNING" not in lines.getvalue()
+
+
+def test_an_outcome_past_its_lease_does_not_outlast_the_time_to_stop(
+    app: App, dsn: str, conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    go = threading.Event()
+    app.job("k")(lambda: go.wait(30) and None)
+    blocker = connect(autocommit=False)
+    with running(app, dsn, lease_seconds=1, reap_seconds=60) as worker:
+        job_id = app.enqueue("k").job_id
+        finish(conn, job_id, "running")
+        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
+        go.set()
+        outlast_lease(conn, job_id)
+        assert not worker.stop(timeout=0.5)
+    assert status(conn, job_id) == "running"
+
+
+def test_an_outcome_past_its_lease_is_void_once_the_job_was_reaped(
+    app: App, dsn: str, conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    go = threading.Event()
+    app.job("k")(lambda: go.wait(30) and None)
+    blocker = connect(autocommit=False)
+    with captured_log() as lines, running(app, dsn, lease_seconds=1, reap_seconds=60):
+        job_id = app.enqueue("k").job_id
+        finish(conn, job_id, "running")
+        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
+        go.set()
+        outlast_lease(conn, job_id)
+        blocker.execute("select jobq.reap()")
+        blocker.commit()
+        wait_until(lambda: "WARNING outcome refused" in lines.getvalue())
+    assert events(conn, job_id) == ["enqueued", "claimed", "lease_lost"]
+    assert "outcome not sent" not in lines.getvalue()
+
+
+def test_what_a_finished_handler_reported_is_given_up_with_its_lease(
+    app: App, dsn: str, conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    go = threading.Event()
+
+    @app.job("k")
+    def handler() -> None:
+        go.wait(30)
+        current_job().log("told")
+
+    blocker = connect(autocommit=False)
+    with running(app, dsn, lease_seconds=1, reap_seconds=60) as worker:
+        job_id = handler.enqueue().job_id
+        finish(conn, job_id, "running")
+        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
+        go.set()
+        outlast_lease(conn, job_id)
+        notes = worker._coordinator._notes
+        # Each try waits for the row's lock, and puts the next one off by a second.
+        wait_until(lambda: time.monotonic() > notes.resume_at + 1, timeout=10)
+        blocker.rollback()
+        finish(conn, job_id, "succeeded", timeout=10)
