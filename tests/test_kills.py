@@ -131,7 +131,7 @@ class Storm:
         return count_of(self._conn, "status in ('queued', 'running')") == 0
 
 
-@pytest.mark.timeout(240 + 5 * KILLS)
+@pytest.mark.timeout(300 + 12 * KILLS)
 def test_promises_hold_in_a_storm_of_kills(
     dsn: str,
     conn: Connection,
@@ -144,7 +144,7 @@ def test_promises_hold_in_a_storm_of_kills(
     started = monotonic()
     with Fleet(3, tmp_path / "log", dsn) as fleet:
         storm = Storm(conn, fleet)
-        wait_until(storm.is_over, timeout=100 + 4 * KILLS, interval=0.1)
+        wait_until(storm.is_over, timeout=100 + 10 * KILLS, interval=0.1)
         wait_until(storm.is_drained, timeout=60, interval=0.1)
         fleet.stop(conn)
     told = {
