@@ -7,7 +7,9 @@ from helpers import Connection
 from ledger import rows
 
 COMMON = {"retry_delay", "schema_version", "compatible_from"}
-READER = {"stats", "explain", "verify"}
+READER = {
+    "stats", "explain", "verify", "activity", "runs", "failures", "error_class", "error_line",
+}  # fmt: skip
 LEVELS = {
     "producer": {"enqueue", "enqueue_many", "cancel", "retry"},
     "worker": {
@@ -20,7 +22,7 @@ LEVELS = {
     },
     "reader": READER,
 }  # fmt: skip
-VIEWS = {"job_details", "job_timeline", "kinds", "workers"}
+VIEWS = {"job_details", "job_timeline", "kinds", "sessions", "workers"}
 
 Connect = Callable[..., Connection]
 MakeRole = Callable[..., str]

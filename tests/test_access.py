@@ -155,7 +155,8 @@ class TestTemporaryObjects:
             "reap": "()", "purge": "('1 hour')", "stats": "()", "explain": "(%(running)s)",
             "verify": "()", "listen": "('{k}')", "unlisten": "()", "present": "('{k}')",
             "next_due": "()", "retry_delay": "(3)", "schema_version": "()",
-            "compatible_from": "()",
+            "compatible_from": "()", "activity": "('1 hour', 4)", "runs": "('1 hour', 9)",
+            "failures": "('1 hour', 4)", "error_class": "('E: x')", "error_line": "('x')",
         }  # fmt: skip
         # These four are thin wrappers of what `fail` runs, and a job ends only once.
         wrappers = {"succeed", "release", "snooze", "stop"}

@@ -100,8 +100,8 @@ COLUMNS = {
 INDEXES = """
 job_events_at_idx: brin (at) WITH (autosummarize='on')
 job_events_pkey: btree (job_id, id)
-jobs_cancelled_idx: btree (id) WHERE (status = 'cancelled'::jobq.job_status)
-jobs_failed_idx: btree (id) WHERE (status = 'failed'::jobq.job_status)
+jobs_cancelled_idx: btree (finished_at, id) WHERE (status = 'cancelled'::jobq.job_status)
+jobs_failed_idx: btree (finished_at, id) WHERE (status = 'failed'::jobq.job_status)
 jobs_idempotency_key_idx: btree (idempotency_key) WHERE (idempotency_key IS NOT NULL)
 jobs_pkey: btree (id)
 jobs_ready_idx: btree (priority DESC, available_at, created_at, id)\
@@ -237,7 +237,10 @@ def test_every_public_function_but_grant_access_has_the_owners_rights_or_reads_n
         " and not prosecdef and proname !~ '^_' order by 1"
     )
     names = [row["proname"] for row in rows(conn, query)]
-    assert names == ["compatible_from", "grant_access", "retry_delay", "schema_version"]
+    assert names == [
+        "compatible_from", "error_class", "error_line", "grant_access", "retry_delay",
+        "schema_version",
+    ]  # fmt: skip
 
 
 def test_functions_need_no_setting_that_only_a_superuser_may_attach(conn: Connection) -> None:

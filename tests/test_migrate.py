@@ -1,5 +1,6 @@
 """Migrations: safe to run twice, at the same time and after a kill; functions never stay stale."""
 
+import json
 import os
 import re
 import signal
@@ -34,6 +35,8 @@ MIGRATIONS = sorted(
     for file in (ROOT / "db" / "migrations").glob("*.sql")
     if not file.name.endswith(".rollback.sql")
 )
+#: What stands in db/functions/version.sql.
+VERSION = f"'select {SCHEMA_VERSION}'"
 MIGRATE = "import sys; from jobq.migrate import migrate; print(migrate(sys.argv[1]))"
 
 
@@ -238,7 +241,7 @@ def test_a_source_file_that_changed_is_loaded_alone(
     checkout: Checkout, dsn: str, conn: Connection
 ) -> None:
     file = checkout.root / "db" / "functions" / "version.sql"
-    file.write_text(file.read_text().replace("'select 1'", "'select 1 + 40'"))
+    file.write_text(file.read_text().replace(VERSION, "'select 41'"))
     assert "sources=['functions/version.sql']" in checkout.migrate(dsn)
     assert scalar(conn, "select jobq.schema_version()") == 41
     assert "sources=[]" in checkout.migrate(dsn)
@@ -255,6 +258,23 @@ def test_an_edit_by_hand_is_reported_and_mended(
     migrate(dsn)
     assert status(dsn).current
     assert dump(pg_server.bindir, dsn) == expected
+
+
+def test_views_that_another_version_of_postgresql_printed_are_loaded_again(
+    dsn: str, conn: Connection
+) -> None:
+    record = scalar(conn, "select jobq._sources()")
+    record["server"] = 14
+    views = [label for label in record["objects"] if label.startswith("view ")]
+    record["objects"].update(dict.fromkeys(views, "of the text that it printed"))
+    text = sql.SQL("select {}::jsonb").format(json.dumps(record)).as_string(conn)
+    replace = "create or replace function jobq._sources() returns jsonb language sql as {}"
+    conn.execute(sql.SQL(replace).format(text))
+    files = [f"views/{file.name}" for file in sorted((ROOT / "db" / "views").glob("*.sql"))]
+    drift = status(dsn).drift
+    assert (drift.changed, drift.edited) == (files, [])
+    assert migrate(dsn).sources == files
+    assert status(dsn).current
 
 
 def test_a_disabled_trigger_is_reported_and_enabled_again(dsn: str, conn: Connection) -> None:
@@ -293,7 +313,7 @@ def test_an_error_in_a_source_file_names_file_and_line_and_keeps_nothing(
     broken = checkout.root / "db" / "functions" / "zzz.sql"
     broken.write_text("create function jobq.zzz() returns int return 1;\n\nselect nonsense;\n")
     version = checkout.root / "db" / "functions" / "version.sql"
-    version.write_text(version.read_text().replace("'select 1'", "'select 2'"))
+    version.write_text(version.read_text().replace(VERSION, "'select 77'"))
     process = checkout.start(MIGRATE, dsn)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -429,7 +449,7 @@ def test_a_schema_dropped_by_hand_is_installed_again(
 ) -> None:
     conn = connect(dsn)
     conn.execute("drop schema jobq cascade")
-    assert len(migrate(dsn).migrations) == 2
+    assert migrate(dsn).migrations == MIGRATIONS
     assert scalar(conn, "select created from jobq.enqueue('k')") is True
 
 

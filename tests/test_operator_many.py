@@ -48,7 +48,7 @@ def fresh_jobs(conn: Connection, verb: str, count: int) -> list[int]:
 
 def test_filters_match_what_they_say(conn: Connection, subtests: pytest.Subtests) -> None:
     early = scalar(conn, "select clock_timestamp()")
-    mail = enqueue(conn, "mail", {"to": "a", "list": [1, 2]}, priority=5)
+    mail = enqueue(conn, "mail", {"to": "a", "list": [1, 2]}, priority=5, idempotency_key="Key 1")
     sms = enqueue(conn, "sms", {"to": "b"})
     failing = run(conn, kind="fax", payload={"to": "a"})
     settle(conn, outcome(failing, "failed", error="Line is BUSY: 100 %", retry_in_seconds=0))
@@ -60,6 +60,14 @@ def test_filters_match_what_they_say(conn: Connection, subtests: pytest.Subtests
         ({}, {mail, sms, fax}),
         ({"ids": []}, set()),
         ({"ids": [mail, 999, -1, 2**63 - 1]}, {mail}),
+        ({"ids": [mail, mail, sms]}, {mail, sms}),
+        ({"ids": [mail, sms], "kind": "sms"}, {sms}),
+        ({"key": "Key 1"}, {mail}),
+        ({"key": "key 1"}, set()),
+        ({"key": ""}, set()),
+        ({"key": "Key 1", "ids": [mail, sms]}, {mail}),
+        ({"key": "Key 1", "ids": [sms]}, set()),
+        ({"key": "Key 1", "kind": "sms"}, set()),
         ({"kind": "mail"}, {mail}),
         ({"kind": ["sms", "fax", "x"]}, {sms, fax}),
         ({"kind": []}, set()),
@@ -71,6 +79,10 @@ def test_filters_match_what_they_say(conn: Connection, subtests: pytest.Subtests
         ({"priority": 0.5}, set()),
         ({"priority": 1e300}, set()),
         ({"worker": "host-7"}, {fax}),
+        ({"worker": "host-7", "status": "queued"}, set()),
+        ({"worker": "host-7", "ids": [mail, fax]}, {fax}),
+        ({"status": ["queued", "running"], "ids": [fax]}, {fax}),
+        ({"status": "queued", "ids": [fax]}, set()),
         ({"error": "busy: 100 %"}, {fax}),
         ({"error": "b%y"}, set()),
         ({"payload": {"to": "a"}}, {mail, fax}),
@@ -101,6 +113,9 @@ REFUSED: list[tuple[Any, str]] = [
     ({"ids": [None]}, "ids cannot be"),
     ({"ids": [1.5]}, "ids cannot be"),
     ({"ids": [1e30]}, "ids cannot be"),
+    ({"key": 7}, "key cannot be 7"),
+    ({"key": ["a"]}, "key cannot be"),
+    ({"key": None}, "key cannot be null"),
     ({"kind": None}, "kind cannot be null"),
     ({"kind": 7}, "kind cannot be 7"),
     ({"kind": ["a", 7]}, "kind cannot be"),

@@ -14,13 +14,15 @@ from conftest import PgServer
 from helpers import Checkout, Connection, dump, scalar, wait_for_activity, wait_until
 
 from jobq import App
-from jobq.migrate import migrate, status
+from jobq.migrate import SCHEMA_VERSION, migrate, status
 from ledger import STATUSES, job_in
 from test_migrate import MIGRATE
 from verbs import assert_consistent, rows
 from workers import counts, running
 
 Connect = Callable[..., Connection]
+
+NEXT = SCHEMA_VERSION + 1
 
 FORWARD = """
 alter table jobq.jobs add column if not exists note text;
@@ -52,7 +54,7 @@ def newer(tmp_path: Path) -> Checkout:
     db = checkout.root / "db"
     (db / "migrations" / "9990.note.sql").write_text(FORWARD)
     (db / "migrations" / "9990.note.rollback.sql").write_text(BACK)
-    edit(db / "functions" / "version.sql", "as 'select 1'", "as 'select 2'", times=1)
+    edit(db / "functions" / "version.sql", f"'select {SCHEMA_VERSION}'", f"'select {NEXT}'")
     operator = db / "functions" / "operator.sql"
     edit(
         operator, "jobq.cancel(job_id bigint)", "jobq.cancel(job_id bigint, note text default null)"
@@ -65,10 +67,10 @@ def newer(tmp_path: Path) -> Checkout:
     return checkout
 
 
-def edit(file: Path, old: str, new: str, times: int = -1) -> None:
+def edit(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
-    file.write_text(text.replace(old, new, times))
+    file.write_text(text.replace(old, new))
 
 
 def contents(conn: Connection) -> tuple[list[Any], list[Any]]:
@@ -112,11 +114,11 @@ def test_forward_back_and_forward_again_with_rows_and_a_worker_at_work(
             assert "migrations=['9990.note']" in newer.migrate(dsn)
             some_more()
             assert contents(conn) == before
-            assert scalar(conn, "select jobq.schema_version()") == 2
+            assert scalar(conn, "select jobq.schema_version()") == NEXT
             upgraded = dump(pg_server.bindir, dsn)
             assert newer.run(ROLLBACK, dsn) == "['9990.note']\n"
             report = migrate(dsn)
-            assert (report.migrations, report.schema_version) == ([], 1)
+            assert (report.migrations, report.schema_version) == ([], SCHEMA_VERSION)
             some_more()
             assert contents(conn) == before
             assert dump(pg_server.bindir, dsn) == schema

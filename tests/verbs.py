@@ -83,6 +83,12 @@ def succeed(conn: Connection, *jobs: Any) -> None:
     assert [accepted for _, accepted, _ in answers] == [True] * len(jobs)
 
 
+def fail(conn: Connection, job: Any, error: str = "ValueError: no", **fields: object) -> None:
+    """Settle as failed, for good unless told otherwise, which must be accepted."""
+    failed = outcome(job, "failed", error=error, **{"retryable": False, **fields})
+    assert [accepted for _, accepted, _ in settle(conn, failed)] == [True]
+
+
 def renew(
     conn: Connection, *jobs: Any, lease: str = "60 seconds"
 ) -> list[tuple[int, bool, bool, bool]]:

@@ -6,8 +6,8 @@ as $$
 select case level
     when 'producer' then '{enqueue,enqueue_many,cancel,retry}'
     when 'worker' then '{claim,renew,settle,succeed,fail,release,snooze,stop,report_progress,log,reap,purge,listen,unlisten,present,next_due}'
-    when 'operator' then '{retry_jobs,cancel_jobs,set_priority,reschedule,clone,cancel,retry,purge,reap,stats,explain,verify}'
-    when 'reader' then '{stats,explain,verify}'
+    when 'operator' then '{retry_jobs,cancel_jobs,set_priority,reschedule,clone,cancel,retry,purge,reap,stats,explain,verify,activity,runs,failures,error_class,error_line}'
+    when 'reader' then '{stats,explain,verify,activity,runs,failures,error_class,error_line}'
   end::text[] || '{retry_delay,schema_version,compatible_from}'
 $$;
 
@@ -68,7 +68,7 @@ $$;
 
 comment on function jobq.grant_access(text, text) is
 'Lets a role use the queue as producer (enqueue, cancel, retry), worker (claim to settle, reap, purge), operator (the verbs for many, views) or '
-'reader (views, stats, explain, verify). Levels add up. Only the schema''s owner may call it; revoke with plain REVOKE. Errors: JQ006 unknown role or level.';
+'reader (views, stats, explain, verify, activity, runs, failures). Levels add up. Only the schema''s owner may call it; revoke with plain REVOKE. Errors: JQ006 unknown role or level.';
 
 -- A role has a level if it may call all of the level's functions that are not new, one that marks the level among them.
 -- Only new objects are granted: what was granted or revoked one by one stays as it is.

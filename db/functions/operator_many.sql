@@ -1,5 +1,5 @@
 -- Steering all jobs that match a filter, by batches. A filter is a JSON object; all its fields must hold:
---   ids: array; kind, status: one or an array; priority; worker; created_before, created_after: times with their UTC
+--   ids: array; key: the idempotency key; kind, status: one or an array; priority; worker; created_before, created_after: times with their UTC
 --   offset; error: part of last_error, any case; payload: contained in the job's payload. {} matches every job.
 
 create or replace function jobq._check_filter(filter jsonb) returns void
@@ -16,9 +16,9 @@ begin
   end if;
   for v_field, v_value in select e.key, e.value from jsonb_each(_check_filter.filter) e loop
     v_type := jsonb_typeof(v_value);
-    if not v_field = any('{ids,kind,status,priority,worker,created_before,created_after,error,payload}') then
+    if not v_field = any('{ids,key,kind,status,priority,worker,created_before,created_after,error,payload}') then
       perform jobq._raise('JQ006', format('filter: unknown field "%s"', left(v_field, 100)),
-        'Fields: ids, kind, status, priority, worker, created_before, created_after, error, payload.');
+        'Fields: ids, key, kind, status, priority, worker, created_before, created_after, error, payload.');
     end if;
     if not (case v_field
       when 'ids' then v_type = 'array' and not exists (
@@ -28,6 +28,7 @@ begin
               else true
             end
         )
+      when 'key' then v_type = 'string'
       when 'kind' then v_type = 'string' or v_type = 'array' and not jsonb_path_exists(v_value, '$[*] ? (@.type() != "string")')
       when 'status' then v_type in ('string', 'array')
         and jobq._texts(v_value) <@ '{queued,running,succeeded,failed,cancelled}'::text[]
@@ -40,7 +41,7 @@ begin
       else false
     end) then
       perform jobq._raise('JQ006', format('filter: %s cannot be %s', v_field, left(v_value::text, 100)),
-        'Fields: ids (array), kind, status (one or an array), priority, worker, created_before, created_after (with UTC offset), error, payload (object).');
+        'Fields: ids (array), key, kind, status (one or an array), priority, worker, created_before, created_after (with UTC offset), error, payload (object).');
     end if;
   end loop;
   perform (_check_filter.filter ->> 'created_before')::timestamptz, (_check_filter.filter ->> 'created_after')::timestamptz;
@@ -71,6 +72,7 @@ as $$
 declare
   v_ids bigint[] := case when _matching.filter ? 'ids'
     then array(select (i #>> '{}')::numeric::bigint from jsonb_array_elements(_matching.filter -> 'ids') i) end;
+  v_key text := _matching.filter ->> 'key';
   v_kinds text[] := jobq._texts(_matching.filter -> 'kind');
   v_statuses text[] := jobq._texts(_matching.filter -> 'status');
   v_priority numeric := (_matching.filter ->> 'priority')::numeric;
@@ -81,23 +83,31 @@ declare
   v_payload jsonb := _matching.filter -> 'payload';
   v_new_priority int := (_matching.wanted ->> 'priority')::int;
   v_due timestamptz := (_matching.wanted ->> 'due')::timestamptz;
+  v_walk boolean := v_ids is null and v_key is null;
+  v_from jobq.job_status[] := array(
+    select s from unnest(_matching.statuses) s
+    where (v_statuses is null or s::text = any(v_statuses)) and (v_worker is null or s = 'running')
+  );
   v_now timestamptz := clock_timestamp();
 begin
-  -- A branch per status, so that each has its partial index.
+  -- A branch per status, so that each has its partial index; ids and a key have theirs.
   return query
   select j.id
   from (
-    select q.* from jobq.jobs q where q.status = 'queued' and 'queued' = any(_matching.statuses)
+    select q.* from jobq.jobs q where v_walk and q.status = 'queued' and 'queued' = any(v_from)
     union all
-    select r.* from jobq.jobs r where r.status = 'running' and 'running' = any(_matching.statuses)
+    select r.* from jobq.jobs r where v_walk and r.status = 'running' and 'running' = any(v_from)
     union all
-    select f.* from jobq.jobs f where f.status = 'failed' and 'failed' = any(_matching.statuses)
+    select f.* from jobq.jobs f where v_walk and f.status = 'failed' and 'failed' = any(v_from)
     union all
-    select c.* from jobq.jobs c where c.status = 'cancelled' and 'cancelled' = any(_matching.statuses)
+    select c.* from jobq.jobs c where v_walk and c.status = 'cancelled' and 'cancelled' = any(v_from)
+    union all
+    select i.* from jobq.jobs i where i.id = any(v_ids) and (v_key is null or i.idempotency_key = v_key)
+    union all
+    select k.* from jobq.jobs k where v_ids is null and k.idempotency_key = v_key
   ) j
-  where (v_ids is null or j.id = any(v_ids))
+  where j.status = any(v_from)
     and (v_kinds is null or j.kind = any(v_kinds))
-    and (v_statuses is null or j.status::text = any(v_statuses))
     and (v_priority is null or j.priority = v_priority)
     and (v_worker is null or j.locked_by = v_worker)
     and (v_before is null or j.created_at < v_before)
@@ -173,7 +183,7 @@ $$;
 
 comment on function jobq.retry_jobs(jsonb, int, boolean, int) is
 'Retries failed and cancelled jobs that match filter, as retry() does. Returns (matched, changed, sample of ids); changed is lower '
-'for dry_run (0), beyond max_jobs, and where rows were locked: call again. Filter: ids, kind, status, priority, worker, created_before, '
+'for dry_run (0), beyond max_jobs, and where rows were locked: call again. Filter: ids, key, kind, status, priority, worker, created_before, '
 'created_after, error, payload; {} matches all. Errors: JQ006.';
 
 create or replace function jobq.cancel_jobs(filter jsonb, dry_run boolean default false, max_jobs int default 10000)

@@ -3,7 +3,7 @@
 create or replace function jobq.schema_version() returns int
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
-as 'select 1';
+as 'select 2';
 
 comment on function jobq.schema_version() is
 'Version of the installed schema; grows with each release that changes it.';

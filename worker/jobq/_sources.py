@@ -2,7 +2,9 @@
 
 What was loaded is kept in the database itself, in one generated function:
 `jobq._sources()` returns {"files": {file name: sha256 of its text},
-"objects": {"function claim(…)": md5 of its definition, …}}.
+"objects": {"function claim(…)": md5 of its definition, …}, "server": PostgreSQL's major version}.
+Views are printed differently from version to version, so those that came with a dump from another
+one are unknown, and loaded again.
 """
 
 import hashlib
@@ -97,8 +99,12 @@ def drift(connection: Connection) -> Drift:
     known = _known()
     current = {label: md5 for name, label, md5 in objects if name in known}
     loaded: dict[str, str] = recorded["objects"]
+    files: dict[str, str] = recorded["files"]
+    if recorded["server"] != _major_version(connection):
+        loaded = {label: md5 for label, md5 in loaded.items() if not label.startswith("view ")}
+        files = {name: sha256 for name, sha256 in files.items() if not name.startswith("views/")}
     return Drift(
-        changed=[n for n, text in texts.items() if recorded["files"].get(n) != _sha256(text)],
+        changed=[name for name, text in texts.items() if files.get(name) != _sha256(text)],
         removed=sorted(recorded["files"].keys() - texts.keys()),
         edited=sorted(label for label, md5 in loaded.items() if current.get(label) != md5),
         unknown=sorted(label for name, label, _ in objects if name not in known),
@@ -151,12 +157,16 @@ def _execute(connection: Connection, name: str, text: str) -> None:
         raise MigrationError(f"db/{name}, line {line}: {error}") from error
 
 
-def _recorded(connection: Connection) -> dict[str, dict[str, str]]:
-    empty: dict[str, dict[str, str]] = {"files": {}, "objects": {}}
+def _recorded(connection: Connection) -> dict[str, Any]:
+    empty: dict[str, Any] = {"files": {}, "objects": {}, "server": None}
     if not _function_exists(connection, _RECORD):
         return empty
     row = connection.execute("select jobq._sources()").fetchone()
     return {**empty, **row[0]} if row else empty
+
+
+def _major_version(connection: Connection) -> int:
+    return connection.info.server_version // 10000
 
 
 def _function_exists(connection: Connection, name: str) -> bool:
@@ -189,6 +199,7 @@ def _record(connection: Connection, texts: dict[str, str], known: set[str]) -> N
     record = {
         "files": {name: _sha256(text) for name, text in texts.items()},
         "objects": {label: md5 for name, label, md5 in _objects(connection) if name in known},
+        "server": _major_version(connection),
     }
     literal = sql.Literal(json.dumps(record, indent=1, sort_keys=True)).as_string(connection)
     connection.execute(

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 #: The `jobq.schema_version()` that this package was written for.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _OLDEST_SERVER = 150000
 
