@@ -6,9 +6,10 @@ WORKDIR /src
 COPY pyproject.toml requirements.txt README.md LICENSE ./
 COPY worker worker
 COPY db db
+COPY dashboard dashboard
 # The pins bind what the package needs; what only tests and checks need is not installed.
 RUN python3 -m venv /opt/jobq \
- && /opt/jobq/bin/pip install --no-cache-dir --constraint requirements.txt .
+ && /opt/jobq/bin/pip install --no-cache-dir --constraint requirements.txt '.[dashboard]'
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 --no-create-home jobq

@@ -23,7 +23,7 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 	$(PIP) install --requirement requirements-dev.txt
 	@touch $@
 
-# Stays up until Ctrl-C; `make demo HEADLESS=1` runs to the end and checks the outcome.
+# Stays up, with the dashboard, until Ctrl-C; `make demo HEADLESS=1` runs to the end and checks the outcome.
 demo: $(VENV)/.run
 	$(BIN)/jobq demo $(if $(HEADLESS),--headless)
 
@@ -54,4 +54,4 @@ bench: venv
 # The data of the demo, in .jobq/, stays.
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find worker tests db -name __pycache__ -type d -prune -exec rm -rf {} +
+	find worker dashboard tests db -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,6 +27,9 @@ from command import end_all
 from jobq import _binaries, embedded
 from jobq.migrate import migrate
 
+# They hold fixtures, and are imported by the tests that use those.
+pytest.register_assert_rewrite("browser", "screens")
+
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "jobq-test-"
 SETTINGS = {

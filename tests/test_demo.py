@@ -1,10 +1,13 @@
 """The demo: all of it on a small folder, and what it says when something is off."""
 
+import contextlib
 import hashlib
+import http.client
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,6 +66,23 @@ def sessions(conn: Connection) -> int:
     return int(scalar(conn, query))
 
 
+def dashboard_of(demo: "subprocess.Popen[str]") -> int:
+    """Read what the demo says until it says where its dashboard is; returns the port."""
+    assert demo.stdout
+    line = next(line for line in demo.stdout if line.startswith("dashboard: "))
+    return int(line.rpartition(":")[2])
+
+
+def healthy(port: int) -> bool:
+    """Whether a dashboard serves there."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as asking:
+        try:
+            asking.request("GET", "/_stcore/health")
+            return asking.getresponse().read() == b"ok"
+        except OSError:
+            return False
+
+
 def stays_up(demo: "subprocess.Popen[str]") -> bool:
     """Read what the demo says until it says that it stays up."""
     assert demo.stdout
@@ -77,7 +97,8 @@ def processes_of(folder: Path) -> list[str]:
     return [
         line
         for line in listed.stdout.splitlines()
-        if (str(folder) in line or "jobq.demo:app" in line) and line.split()[2][0] != "Z"
+        if re.search(rf"{folder}|jobq\.demo:app|-m jobq\.dashboard", line)
+        and line.split()[2][0] != "Z"
     ]
 
 
@@ -185,7 +206,7 @@ def test_a_second_demo_on_the_same_database_is_refused(
 def test_what_a_killed_demo_left_behind_is_cancelled(
     folder: Path, dsn: str, conn: Connection
 ) -> None:
-    demo = start(("demo", "--path", folder / "files"), dsn, folder)
+    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), dsn, folder)
     endless = "select id from jobq.jobs where kind = 'demo.endless'"
     wait_until(lambda: conn.execute(endless).fetchone(), timeout=60)
     demo.kill()
@@ -200,8 +221,10 @@ def test_what_a_killed_demo_left_behind_is_cancelled(
 def test_it_stays_up_until_ctrl_c_which_stops_all_within_five_seconds(
     folder: Path, dsn: str, conn: Connection
 ) -> None:
-    demo = start(("demo", "--path", folder / "files"), dsn, folder)
+    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), dsn, folder)
+    port = dashboard_of(demo)
     assert stays_up(demo)
+    assert healthy(port)
     conn.execute('select jobq.enqueue(\'demo.note\', \'{"run": "", "text": "still here"}\')')
     done = "select count(*) from jobq.jobs where result = '\"still here\"'"
     wait_until(lambda: scalar(conn, done))
@@ -211,12 +234,31 @@ def test_it_stays_up_until_ctrl_c_which_stops_all_within_five_seconds(
     assert time.monotonic() - started < 5
     assert (demo.returncode, err) == (0, "")
     assert sessions(conn) == 0
+    assert not healthy(port)
+
+
+@pytest.mark.once
+def test_where_the_dashboards_port_is_taken_it_says_so_and_goes_on(
+    folder: Path, dsn: str, conn: Connection
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ("--path", folder / "files", "--dashboard-port", port)
+        demo = start(("demo", *options), dsn, folder)
+        assert demo.stdout
+        told = next(line for line in demo.stdout if "dashboard" in line)
+        assert told.startswith(f"no dashboard: port {port} on 127.0.0.1 is taken")
+        assert any("everything is as it should be" in line for line in demo.stdout)
+        assert stays_up(demo)
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=30)
+    assert demo.returncode == 0
 
 
 def test_a_signal_in_the_middle_stops_all_within_five_seconds(
     folder: Path, dsn: str, conn: Connection
 ) -> None:
-    demo = start(("demo", "--path", folder / "files"), dsn, folder)
+    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), dsn, folder)
     running = "select count(*) from jobq.jobs where kind = 'demo.long' and status = 'running'"
     wait_until(lambda: scalar(conn, running), timeout=60)
     started = time.monotonic()
@@ -292,7 +334,7 @@ def test_what_is_no_readable_file_with_a_name_in_utf8_is_left_out(folder: Path) 
 
 @pytest.mark.once
 def test_its_queue_can_be_looked_at_until_sigterm_stops_the_server_too(folder: Path) -> None:
-    demo = start(("demo", "--path", folder / "files"), None, folder)
+    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), None, folder)
     try:
         assert stays_up(demo)
         listed = run(("list", "--embedded", "--kind", "demo.long", "--json"), None, folder)

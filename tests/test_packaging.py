@@ -1,4 +1,4 @@
-"""The SQL travels with the package; the pins are complete and name no host."""
+"""The SQL and the dashboard travel with the package; the pins are complete and name no host."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-from jobq.paths import db_dir
+from jobq.paths import dashboard_dir, db_dir
 
 SQL = sorted(file.relative_to(ROOT / "db").as_posix() for file in (ROOT / "db").rglob("*.sql"))
 
@@ -35,22 +35,38 @@ def test_the_wheel_carries_every_sql_file(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"jobq", "jobq-0.1.0.dist-info"}
 
 
-def test_an_installed_wheel_finds_its_own_sql(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_carries_the_dashboard(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    folder = ROOT / "dashboard"
+    files = [
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+    assert {"app.py", "icon.svg", ".streamlit/config.toml", "screens/jobs.py"} <= set(files)
+    prefix = "jobq/_dashboard/"
+    packed = sorted(n.removeprefix(prefix) for n in names if n.startswith(prefix))
+    assert packed == sorted(files)
+
+
+def test_an_installed_wheel_finds_its_own_sql_and_dashboard(wheel: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(tmp_path), str(wheel)], check=True)
     result = subprocess.run(
-        [sys.executable, "-c", "from jobq.paths import db_dir; print(db_dir())"],
+        [sys.executable, "-c", "from jobq.paths import *; print(db_dir(), dashboard_dir())"],
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert result.stdout.strip() == str(tmp_path / "jobq" / "_db")
+    folder = tmp_path / "jobq"
+    assert result.stdout.split() == [str(folder / "_db"), str(folder / "_dashboard")]
 
 
-def test_a_checkout_uses_its_own_sql() -> None:
+def test_a_checkout_uses_its_own_sql_and_dashboard() -> None:
     assert db_dir() == ROOT / "db"
+    assert dashboard_dir() == ROOT / "dashboard"
 
 
 PINS = [

@@ -11,7 +11,7 @@ import pytest
 from helpers import ROOT, Connection, missing, wait_until
 
 from jobq import errors
-from jobq.settings import WorkerSettings
+from jobq.settings import DashboardSettings, WorkerSettings
 from workers import counts
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -48,13 +48,15 @@ def test_every_error_is_listed_with_its_code() -> None:
 
 
 def test_settings_are_listed_with_their_defaults() -> None:
-    for name, field in WorkerSettings.model_fields.items():
+    fields = {**WorkerSettings.model_fields, **DashboardSettings.model_fields}
+    for name, field in fields.items():
         variable = str(field.validation_alias)
         row = next(line for line in README.splitlines() if re.match(rf"\| .*`{variable}`", line))
         assert re.search(rf"^#?{variable}=", SAMPLE, re.MULTILINE), f"{variable} in .env.sample"
-        if isinstance(field.default, int | float):
-            assert re.search(rf"\b{field.default:g}\b", row.split("|")[2]), name
-            assert f"\n{variable}={field.default:g}\n" in SAMPLE
+        if isinstance(field.default, bool | int | float):
+            default = str(field.default).lower()
+            assert re.search(rf"\b{default}\b", row.split("|")[2]), name
+            assert f"\n{variable}={default}\n" in SAMPLE
 
 
 def test_the_first_job_runs(dsn: str, conn: Connection, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from jobq import WorkerSettings
 from jobq.errors import SettingsError
+from jobq.settings import DashboardSettings
 
 DSN = "postgresql://user:secret@db.example/jobs"
 
@@ -102,3 +103,20 @@ def test_an_unknown_field_is_refused() -> None:
         WorkerSettings.from_environment({}, speed=1)
     with pytest.raises(SettingsError, match="speed"):
         WorkerSettings(speed=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "read_only"),
+    [("", False), ("false", False), ("0", False), ("TRUE", True), ("1", True)],
+)
+def test_the_dashboard_reads_its_own(value: str, read_only: bool) -> None:
+    environ = {"JOB_DASHBOARD_READ_ONLY": value}
+    assert DashboardSettings.from_environment(environ).read_only is read_only
+
+
+def test_a_switch_takes_true_or_false_only() -> None:
+    with pytest.raises(SettingsError) as refused:
+        DashboardSettings.from_environment({"JOB_DASHBOARD_READ_ONLY": "ture"})
+    assert str(refused.value) == (
+        "JOB_DASHBOARD_READ_ONLY='ture' cannot be used: allowed: true or false"
+    )

@@ -1,9 +1,9 @@
-"""The worker's settings, read from the environment; a bad value is refused by name."""
+"""Settings, read from the environment; a bad value is refused by name."""
 
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from jobq.errors import SettingsError
 
-__all__ = ["LogLevel", "WorkerSettings"]
+__all__ = ["DashboardSettings", "LogLevel", "WorkerSettings"]
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
@@ -42,44 +42,17 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Days = Annotated[float, Field(ge=0, le=36_500)]
 
 
-class WorkerSettings(BaseModel):
-    """How one worker process behaves. Times are seconds, retention is days.
-
-    `WorkerSettings.from_environment()` reads the variables named below; in a program or a test,
-    `WorkerSettings(database_url=…, threads=2)` takes the same values by field name.
-    Raises SettingsError for a value that is not allowed.
-    """
-
+class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    database_url: Dsn | None = Field(None, validation_alias="DATABASE_URL")
-    listen_url: Dsn | None = Field(None, validation_alias="JOB_WORKER_LISTEN_URL")
-    app: str | None = Field(None, validation_alias="JOB_WORKER_APP", pattern=r"^[\w.]+:[\w.]+$")
-    threads: int = Field(10, validation_alias="JOB_WORKER_THREADS", ge=1, le=1000)
-    lease_seconds: float = Field(60, validation_alias="JOB_WORKER_LEASE_SECONDS", ge=1, le=86_400)
-    poll_seconds: float = Field(5, validation_alias="JOB_WORKER_POLL_SECONDS", ge=0.05, le=60)
-    kinds: Names = Field((), validation_alias="JOB_WORKER_KINDS")
-    exclude: Names = Field((), validation_alias="JOB_WORKER_EXCLUDE")
-    shutdown_seconds: float = Field(
-        30, validation_alias="JOB_WORKER_SHUTDOWN_SECONDS", ge=0, le=86_400
-    )
-    reap_seconds: float = Field(15, validation_alias="JOB_WORKER_REAP_SECONDS", ge=0.1, le=3600)
-    log_level: Annotated[LogLevel, BeforeValidator(_upper)] = Field(
-        "INFO", validation_alias="JOB_WORKER_LOG_LEVEL"
-    )
-    retention_days: Days = Field(7, validation_alias="JOB_RETENTION_DAYS")
-    failed_retention_days: Days = Field(30, validation_alias="JOB_FAILED_RETENTION_DAYS")
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as exc:
-            raise SettingsError(_explain(exc)) from None
+            raise SettingsError(_explain(type(self), exc)) from None
 
     @classmethod
-    def from_environment(
-        cls, environ: Mapping[str, str] | None = None, **overrides: Any
-    ) -> "WorkerSettings":
+    def from_environment(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
         """Read the settings from `environ` (the process's own when None).
 
         An empty variable counts as not set. `overrides` are field names, as the command line
@@ -99,11 +72,48 @@ class WorkerSettings(BaseModel):
         return cls(**values)
 
 
-def _explain(exc: ValidationError) -> str:
+class WorkerSettings(_Settings):
+    """How one worker process behaves. Times are seconds, retention is days.
+
+    `WorkerSettings.from_environment()` reads the variables named below; in a program or a test,
+    `WorkerSettings(database_url=…, threads=2)` takes the same values by field name.
+    Raises SettingsError for a value that is not allowed.
+    """
+
+    database_url: Dsn | None = Field(None, validation_alias="DATABASE_URL")
+    listen_url: Dsn | None = Field(None, validation_alias="JOB_WORKER_LISTEN_URL")
+    app: str | None = Field(None, validation_alias="JOB_WORKER_APP", pattern=r"^[\w.]+:[\w.]+$")
+    threads: int = Field(10, validation_alias="JOB_WORKER_THREADS", ge=1, le=1000)
+    lease_seconds: float = Field(60, validation_alias="JOB_WORKER_LEASE_SECONDS", ge=1, le=86_400)
+    poll_seconds: float = Field(5, validation_alias="JOB_WORKER_POLL_SECONDS", ge=0.05, le=60)
+    kinds: Names = Field((), validation_alias="JOB_WORKER_KINDS")
+    exclude: Names = Field((), validation_alias="JOB_WORKER_EXCLUDE")
+    shutdown_seconds: float = Field(
+        30, validation_alias="JOB_WORKER_SHUTDOWN_SECONDS", ge=0, le=86_400
+    )
+    reap_seconds: float = Field(15, validation_alias="JOB_WORKER_REAP_SECONDS", ge=0.1, le=3600)
+    log_level: Annotated[LogLevel, BeforeValidator(_upper)] = Field(
+        "INFO", validation_alias="JOB_WORKER_LOG_LEVEL"
+    )
+    retention_days: Days = Field(7, validation_alias="JOB_RETENTION_DAYS")
+    failed_retention_days: Days = Field(30, validation_alias="JOB_FAILED_RETENTION_DAYS")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None: ...
+
+
+class DashboardSettings(_Settings):
+    """What the dashboard may do. Raises SettingsError for a value that is not allowed."""
+
+    read_only: bool = Field(False, validation_alias="JOB_DASHBOARD_READ_ONLY")
+
+
+def _explain(settings: type[BaseModel], exc: ValidationError) -> str:
     lines = []
     for error in exc.errors():
         name = str(error["loc"][0])
-        field = WorkerSettings.model_fields.get(name)
+        field = settings.model_fields.get(name)
         variable = str(field.validation_alias) if field else name
         value = _without_password(repr(error["input"]))
         lines.append(f"{variable}={value} cannot be used: {_allowed(error)}")
@@ -113,6 +123,8 @@ def _explain(exc: ValidationError) -> str:
 def _allowed(error: Any) -> str:
     if error["type"] == "string_pattern_mismatch":
         return "allowed: MODULE:APP, as in shop.jobs:app"
+    if error["type"] == "bool_parsing":
+        return "allowed: true or false"
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from jobq.cli import health, jobs, serve, steer
+from jobq.cli import dashboard, health, jobs, serve, steer
 from jobq.cli.database import DatabaseUrl, Embedded, choose_globally
 from jobq.cli.exits import explain_error
 from jobq.cli.output import ClosedPipe, complain
@@ -75,15 +75,27 @@ app.command()(steer.retry)
 app.command()(steer.purge)
 app.command()(health.stats)
 app.command()(health.verify)
+app.command()(dashboard.dashboard)
 app.command()(serve.demo)
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit; the script `jobq`."""
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end the command.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(_run(args))
+
+
+def _replace_closed_streams() -> None:
+    """Give each standard stream that was closed the null device.
+
+    From 0 up: a free number goes to the next file opened, and must not be the database's socket.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _run(args: list[str] | None) -> int:
@@ -92,8 +104,7 @@ def _run(args: list[str] | None) -> int:
         code = app(given or ["--help"], prog_name="jobq", standalone_mode=False)
         sys.stdout.flush()
     except (ClosedPipe, BrokenPipeError):
-        # What is still in the buffer has no reader either: let the exit's flush not trip over it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _empty_output()
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -101,8 +112,17 @@ def _run(args: list[str] | None) -> int:
         explained = explain_error(error)
         if explained is None:
             raise
+        _empty_output()
         if os.environ.get("JOB_WORKER_LOG_LEVEL", "").strip().upper() == "DEBUG":
             traceback.print_exc()
         complain(explained[1])
         return explained[0]
     return code if isinstance(code, int) else 0
+
+
+def _empty_output() -> None:
+    """Write what is still in the buffer, or drop it: the flush at exit must not trip over it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

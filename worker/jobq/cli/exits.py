@@ -1,5 +1,8 @@
 """Exit codes, and what an exception means to somebody at a terminal."""
 
+import errno
+from pathlib import Path
+
 import psycopg
 import typer
 
@@ -44,6 +47,8 @@ def explain_error(exc: BaseException) -> tuple[int, str] | None:
         return _code(error), str(error)
     if isinstance(exc, psycopg.Error):
         return _database_error(exc)
+    if isinstance(exc, OSError):
+        return _system_error(exc)
     return None
 
 
@@ -78,3 +83,13 @@ def _database_error(exc: psycopg.Error) -> tuple[int, str]:
     if isinstance(exc, psycopg.errors.LockNotAvailable):
         return FAILED, "another transaction holds the job's row: try again once it has ended"
     return FAILED, f"the database refused: {lines[0]}"
+
+
+def _system_error(exc: OSError) -> tuple[int, str] | None:
+    if exc.filename is None and exc.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+        return FAILED, f"cannot write the output: {exc.strerror}"
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return USAGE, "the current folder is gone: change to one that exists"
+    return None

@@ -16,6 +16,7 @@ from jobq.cli.exits import FAILED, OK, USAGE, CommandError
 from jobq.cli.options import AsJson
 from jobq.cli.output import print_json, print_lines
 from jobq.cli.times import show_seconds
+from jobq.dashboard import PORT
 from jobq.log import configure
 from jobq.settings import WorkerSettings
 from jobq.worker import Worker
@@ -124,9 +125,12 @@ def worker(
 def load_app(name: str) -> App:
     """Import MODULE:APP, from the current folder too; raises CommandError."""
     module_name, _, attribute = name.partition(":")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    try:
+        folder = str(Path.cwd())
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    except FileNotFoundError:  # removed; the module may lie elsewhere
+        folder = "the current folder, which is gone,"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -203,13 +207,17 @@ def demo(
     headless: Annotated[
         bool, typer.Option("--headless", help="Run to the end and say by the exit code how it was.")
     ] = False,
+    dashboard_port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65_535, help="Of the dashboard; 0: any free one.")
+    ] = PORT,
 ) -> None:
     """Show the queue at work on real files.
 
     One job for each file, and some that go wrong; then checks what became of every one. Without
     DATABASE_URL it brings its own PostgreSQL, with its data in ./.jobq; `jobq list --embedded`
-    looks at it. Stays up until Ctrl-C. --headless exits 1 when anything is off.
+    looks at it. Stays up, with the dashboard, until Ctrl-C. --headless has none, and exits 1 when
+    anything is off.
     """
     from jobq.demo.run import run
 
-    raise typer.Exit(run(target, path, headless=headless))
+    raise typer.Exit(run(target, path, dashboard_port, headless=headless))

@@ -1,25 +1,20 @@
 """The demo's worker processes, which are what `jobq worker` runs."""
 
 import os
-import subprocess
 import sys
-import tempfile
-import time
-from typing import IO
 
+from jobq._children import Child
 from jobq.demo.handlers import PARENT, VICTIM
 
-__all__ = ["LEASE_SECONDS", "WorkerProcess", "stop_all"]
+__all__ = ["LEASE_SECONDS", "WorkerProcess"]
 
 LEASE_SECONDS = 4
 REAP_SECONDS = 1
 _SHUTDOWN_SECONDS = 1.5
-_STOP_SECONDS = 3.0
-_TAIL_LINES = 15
 
 
-class WorkerProcess:
-    """A worker in a process of its own; its log is kept for when something goes wrong."""
+class WorkerProcess(Child):
+    """A worker in a process of its own."""
 
     def __init__(
         self, dsn: str, *options: str, listen_url: str | None = None, victim: str | None = None
@@ -40,53 +35,5 @@ class WorkerProcess:
             env["JOB_WORKER_LISTEN_URL"] = listen_url
         if victim:
             env[VICTIM] = victim
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - for the process's life
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "jobq", "worker", "jobq.demo:app", *options],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,  # Ctrl-C is the demo's to pass on, once
-        )
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """How the process ended (a negative signal number if by one); None while it runs."""
-        return self._process.poll()
-
-    def wait(self, seconds: float) -> int | None:
-        """Wait for the end and return the exit code; None if it does not come in time."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def terminate(self) -> None:
-        """Ask the process to stop."""
-        self._process.terminate()
-
-    def kill(self) -> None:
-        """End the process now."""
-        self._process.kill()
-        self._process.wait()
-
-    def log_tail(self) -> str:
-        """The last lines of its log."""
-        self._log.seek(0)
-        return "\n".join(self._log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
-
-
-def stop_all(workers: list[WorkerProcess]) -> None:
-    """Stop the processes: all asked at once, those that are still there in 3 s killed."""
-    for worker in workers:
-        worker.terminate()
-    deadline = time.monotonic() + _STOP_SECONDS
-    for worker in workers:
-        if worker.wait(max(deadline - time.monotonic(), 0)) is None:
-            worker.kill()
+        command = [sys.executable, "-m", "jobq", "worker", "jobq.demo:app", *options]
+        super().__init__("worker process", command, env)

@@ -8,16 +8,17 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
+from jobq._children import Child, sigterm_as_ctrl_c, stop_all
 from jobq.cli.database import Target, connect_cli
 from jobq.cli.exits import FAILED, OK, CommandError
 from jobq.cli.output import complain, counted
 from jobq.cli.times import show_seconds
+from jobq.dashboard import Dashboard, DashboardError
 from jobq.demo.files import SourceFile, compare, find_files, standard_library
-from jobq.demo.processes import WorkerProcess, stop_all
+from jobq.demo.processes import WorkerProcess
 from jobq.demo.queue import Counts, RunQueue
 from jobq.demo.report import Findings, faults, print_report
 from jobq.demo.screen import Screen, say
@@ -31,10 +32,10 @@ _STALLED_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 
 
-def run(target: Target, path: Path | None, *, headless: bool) -> int:
+def run(target: Target, path: Path | None, dashboard_port: int, *, headless: bool) -> int:
     """Run the demo and return its exit code; unless headless, stay up until Ctrl-C."""
     name = secrets.token_hex(4)
-    with _sigterm_as_ctrl_c(), target.serving() as dsn:
+    with sigterm_as_ctrl_c(), target.serving() as dsn:
         report = migrate(dsn)
         with connect_cli(dsn) as conn:
             server = conn.info.server_version // 10000
@@ -45,11 +46,13 @@ def run(target: Target, path: Path | None, *, headless: bool) -> int:
                 raise CommandError(FAILED, "another demo runs on this database: stop it first")
             demo = _Demo(target, dsn, queue, path and path.resolve())
             try:
+                if not headless:
+                    demo.open_dashboard(dashboard_port)
                 off = demo.play()
                 if not headless:
                     off += demo.stay()
             finally:
-                stop_all(demo.workers)
+                stop_all(demo.beside)
     for line in off:
         complain(f"off: {line}")
     return FAILED if off else OK
@@ -63,7 +66,17 @@ class _Demo:
         self._folder = folder
         self._stories = stories(queue.run)
         #: What runs beside this process, all stopped together.
-        self.workers: list[WorkerProcess] = []
+        self.beside: list[Child] = []
+        self._dashboard: Dashboard | None = None
+
+    def open_dashboard(self, port: int) -> None:
+        """Start the dashboard, to be looked at while the demo plays; without one it plays too."""
+        try:
+            self._dashboard = Dashboard(self._dsn, port=port)
+        except DashboardError as error:
+            say(f"no dashboard: {error}")
+        else:
+            self.beside.append(self._dashboard)
 
     def play(self) -> list[str]:
         """Do all of it, print the report, and return what is off."""
@@ -89,7 +102,8 @@ class _Demo:
         else:
             found.broken.append(f"the worker that was to die did not: {victim.log_tail()}")
             victim.kill()
-        self.workers.remove(victim)
+        self.beside.remove(victim)
+        self._tell_dashboard()
         worker = self._start()
         say(f"worker process {worker.pid} started\n")
         with Screen(len(files), self._stories) as screen:
@@ -101,10 +115,23 @@ class _Demo:
         return off
 
     def stay(self) -> list[str]:
-        """Keep everything up until Ctrl-C; return what is off if a worker ends by itself."""
+        """Keep everything up until Ctrl-C; return what is off if something ends by itself."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self._tell_how_to_look()
+            while True:
+                for child in self.beside:
+                    if child.exit_code is not None:
+                        return [f"{child.name} {child.pid} ended: {child.log_tail()}"]
+                time.sleep(_LOOK_SECONDS)
+        say("\nstopping")
+        return []
+
+    def _tell_how_to_look(self) -> None:
         given = "--embedded" if self._target.embedded else "--database-url …"
         long = next(story for story in self._stories if story.new.kind == "demo.long")
         payload = f'{{"run": "{self._queue.run}", "text": "hello"}}'
+        if self._dashboard:
+            say(f"\nThe dashboard: {self._dashboard.url}")
         say("\nThe worker stays up until Ctrl-C. From another terminal in this folder:")
         jobq = command_name()
         say(f"  {jobq} list {given}")
@@ -112,14 +139,20 @@ class _Demo:
         say(f"  {jobq} enqueue demo.note --payload '{payload}' {given}")
         if self._target.embedded:
             say(f"  export DATABASE_URL={self._dsn}")
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                for worker in self.workers:
-                    if worker.exit_code is not None:
-                        return [f"worker process {worker.pid} ended: {worker.log_tail()}"]
-                time.sleep(_LOOK_SECONDS)
-        say("\nstopping")
-        return []
+
+    def _tell_dashboard(self) -> None:
+        """Say where the dashboard is once it serves; it had the victim's time to start."""
+        if self._dashboard is None:
+            return
+        try:
+            self._dashboard.wait_until_ready()
+        except DashboardError as error:
+            say(f"no dashboard: {error}")
+            stop_all([self._dashboard])
+            self.beside.remove(self._dashboard)
+            self._dashboard = None
+        else:
+            say(f"dashboard: {self._dashboard.url}")
 
     def _find(self) -> list[SourceFile]:
         # The packages installed beside the standard library can be ten times as much.
@@ -138,7 +171,7 @@ class _Demo:
     def _start(self, *options: str, victim: str | None = None) -> WorkerProcess:
         listen = None if self._target.embedded else os.environ.get("JOB_WORKER_LISTEN_URL")
         worker = WorkerProcess(self._dsn, *options, listen_url=listen, victim=victim)
-        self.workers.append(worker)
+        self.beside.append(worker)
         return worker
 
     def _work(self, screen: Screen, worker: WorkerProcess, found: Findings) -> None:
@@ -207,17 +240,3 @@ def _unfinished(counts: Counts) -> int:
         for status, jobs in by_status.items()
         if status in ("queued", "running")
     )
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM stops worker and server in order too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    old = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)

@@ -1,0 +1,132 @@
+"""The dashboard in a browser: a Chromium of the system's, driven by Playwright.
+
+A test module that uses the fixtures says `pytest_plugins = ["browser"]`. Each page remembers what
+no page may do, and the test fails for it: dialogs, scripts that break, requests to other hosts.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from conftest import PgServer
+from helpers import Connection, missing
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from psycopg import sql
+
+from jobq._children import stop_all
+from jobq.dashboard import Dashboard
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+#: The machine may be busy with other tests.
+PATIENCE_MS = 30_000
+
+
+@dataclass
+class Viewer:
+    """A page on a dashboard, and what it did that it must not."""
+
+    page: Page
+    url: str
+    misdeeds: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        page = self.page
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("dialog", lambda dialog: self.misdeeds.append(f"dialog: {dialog.message}"))
+        page.on("pageerror", lambda error: self.misdeeds.append(f"error: {error.message}"))
+        page.on("request", self._watch)
+
+    def _watch(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in ("blob", "data") and parts.netloc != urlsplit(self.url).netloc:
+            self.misdeeds.append(f"request: {request.url}")
+
+    def visit(self, screen: str, **params: object) -> Page:
+        """Open a screen; returns once it is drawn."""
+        self.page.goto(f"{self.url}/{screen}?{urlencode(params)}")
+        self.settled()
+        return self.page
+
+    def settled(self) -> None:
+        """Return once no script of the page runs, and all of it is drawn."""
+        idle = self.page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]')
+        expect(idle).to_be_visible()
+        expect(self.page.get_by_test_id("stSkeleton")).to_have_count(0)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """The browser. Not for longer than a module: while it runs, no other event loop can."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        missing("no Chromium (Debian: apt-get install chromium)")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shared_dsn(pg_server: PgServer, admin: Connection, jobq_template: PgServer) -> Iterator[str]:
+    """One migrated database for all tests of the module that share a dashboard."""
+    name = f"jobq_browser_{os.getpid()}"
+    template = sql.Identifier(str(jobq_template.template_dbname))
+    admin.execute(sql.SQL("create database {} template {}").format(sql.Identifier(name), template))
+    yield pg_server.dsn(name)
+    admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="module")
+def dashboard(shared_dsn: str) -> Iterator[Dashboard]:
+    """The dashboard of the module's database."""
+    child = Dashboard(shared_dsn, port=0)
+    try:
+        child.wait_until_ready()
+        yield child
+    finally:
+        stop_all([child])
+
+
+@pytest.fixture
+def start_dashboard() -> Iterator[Callable[[str], Dashboard]]:
+    """Start a dashboard for this test alone."""
+    children: list[Dashboard] = []
+
+    def start(dsn: str) -> Dashboard:
+        children.append(Dashboard(dsn, port=0))
+        children[-1].wait_until_ready()
+        return children[-1]
+
+    yield start
+    stop_all(children)
+
+
+@pytest.fixture
+def open_browser(chromium: Browser) -> Iterator[Callable[..., Viewer]]:
+    """Open a browser window of its own on a dashboard; at the end it must have behaved."""
+    viewers: list[Viewer] = []
+
+    def open_one(dashboard: Dashboard, width: int = 1280, height: int = 900) -> Viewer:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, timezone_id="Europe/Paris"
+        )
+        viewers.append(Viewer(context.new_page(), dashboard.url))
+        return viewers[-1]
+
+    yield open_one
+    for viewer in viewers:
+        viewer.page.context.close()
+    assert [misdeed for viewer in viewers for misdeed in viewer.misdeeds] == []

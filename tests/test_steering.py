@@ -1,0 +1,262 @@
+"""Steering many jobs: which rows a selection means, what is refused, batches, what is told."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from helpers import Connection
+from psycopg.rows import dict_row
+from streamlit.testing.v1 import AppTest
+
+import search
+import steering
+from acting import actors, confirm, fail
+from listing import Listing, held, moment_of, note, table, ticked
+from screens import fresh, said
+from search import Search
+from steering import Steer
+from verbs import claim, claim_one, enqueue, enqueue_many, job_row, status_of, succeed
+
+pytest_plugins = ["screens"]
+
+OpenScreen = Callable[..., AppTest]
+
+NOW = datetime(2026, 11, 29, 14, 30, 30, tzinfo=UTC)
+
+
+def row(job_id: int, **fields: Any) -> dict[str, Any]:
+    """A queued job as the list gets it."""
+    return {
+        "id": job_id,
+        "kind": "test",
+        "status": "queued",
+        "priority": 0,
+        "created_at": NOW,
+        "available_at": NOW,
+        "attempt": 0,
+        "max_attempts": 10,
+        "locked_by": None,
+        "progress": None,
+        "started_at": None,
+        "finished_at": None,
+        "idempotency_key": None,
+        "error": None,
+        "lease_expires_at": None,
+        "cancel_requested_at": None,
+        **fields,
+    }
+
+
+def select(app: AppTest, name: str, *ids: int) -> AppTest:
+    """Ask for a verb for selected jobs, as the list does when they are ticked."""
+    app.session_state["_question"] = ("jobs", Steer(name, {"ids": list(ids)}, ids))
+    return fresh(app)
+
+
+def test_ticks_mean_the_rows_that_were_shown() -> None:
+    listing = Listing(Search(), rows=[row(9), row(7), row(5)])
+    assert ticked(listing.rows, [0, 2]) == (9, 5)
+    assert ticked(listing.rows, [1, 7]) == (7,)
+
+
+def test_rows_that_are_ticked_keep_their_places() -> None:
+    shown = [row(9), row(7), row(5)]
+    found = [row(5, status="failed"), row(9, status="running")]
+    kept = held(shown, found)
+    assert [(one["id"], one["status"]) for one in kept] == [
+        (9, "running"),
+        (7, "gone"),
+        (5, "failed"),
+    ]
+    assert table([{**kept[1]}], NOW)["Status"] == ["✝ gone"]
+
+
+def test_a_list_of_other_rows_has_no_ticks_of_the_old_one() -> None:
+    listing = Listing(Search(), rows=[row(9), row(7)])
+    before = listing.key
+    listing.rows = [row(9, status="failed"), row(7)]
+    assert listing.key == before
+    listing.rows = [row(10), row(9)]
+    assert listing.key != before
+
+
+def test_a_note_tells_what_matters() -> None:
+    expired = {"status": "running", "lease_expires_at": NOW - timedelta(seconds=1)}
+    assert note(row(1, **expired, progress=0.62), NOW) == "62% · lease expired"
+    assert note(row(1, **expired, cancel_requested_at=NOW), NOW) == "lease expired · asked to stop"
+    assert note(row(1, error="KeyError: 'x'", idempotency_key="k"), NOW) == "KeyError: 'x' · key k"
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2 h", datetime(2026, 11, 29, 13, 30, tzinfo=ZoneInfo("Europe/Paris"))),
+        ("90min", datetime(2026, 11, 29, 14, 0, tzinfo=ZoneInfo("Europe/Paris"))),
+        ("2026-11-29 14:00", datetime(2026, 11, 29, 13, 0, tzinfo=UTC)),
+        ("2026-11-29T14:00Z", datetime(2026, 11, 29, 14, 0, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_one_of_the_viewers_zone_or_an_age(text: str, moment: datetime) -> None:
+    assert moment_of(text, NOW.astimezone(ZoneInfo("Europe/Paris"))) == moment
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "99999999999999 w", "0001-01-01 00:00", "5", "2026-13-01"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="neither a time"):
+        moment_of(text, NOW.astimezone(ZoneInfo("Asia/Tokyo")))
+
+
+def test_a_selection_says_who_is_not_eligible(open_screen: OpenScreen, conn: Connection) -> None:
+    for kind in "abcd":
+        enqueue(conn, kind)
+    succeed(conn, claim_one(conn, kinds=["a"]))
+    fail(conn, claim_one(conn, kinds=["b"]))
+    claim_one(conn, kinds=["c"])
+    app = select(open_screen("jobs"), "retry", 1, 2, 3, 4, 99)
+    told = said(app)
+    assert (
+        "1 succeeded, 1 running, 1 queued: only a failed or cancelled job can be retried." in told
+    )
+    assert "1 gone: purged since they were listed." in told
+    assert "**1 job** will be queued again" in told
+    assert "Job 2" in told
+    assert "1 job was queued again" in confirm(app)
+    assert [status_of(conn, n) for n in (1, 2, 3, 4)] == [
+        "succeeded",
+        "queued",
+        "running",
+        "queued",
+    ]
+
+
+def test_what_nobody_is_eligible_for_cannot_be_confirmed(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    enqueue(conn)
+    app = select(open_screen("jobs"), "retry", 1)
+    assert "Nothing to do" in said(app)
+    assert [b.key for b in app.button if str(b.key).startswith("question")] == ["question_close"]
+
+
+def test_a_locked_job_is_left_and_told(
+    open_screen: OpenScreen, conn: Connection, connect: Any
+) -> None:
+    enqueue_many(conn, 3)
+    other = connect(autocommit=False)
+    other.execute("select from jobq.jobs where id = 2 for update")
+    app = select(open_screen("jobs"), "cancel", 1, 2, 3)
+    told = confirm(app)
+    assert "2 jobs were cancelled" in told
+    assert "1 that match were left: locked by another session" in told
+    other.rollback()
+    assert [status_of(conn, n) for n in (1, 2, 3)] == ["cancelled", "queued", "cancelled"]
+
+
+def test_what_changed_between_preview_and_answer_is_told(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    asked = Steer("cancel", {"ids": [1, 2]}, (1, 2), state="done", wanted=2, changed=1)
+    assert asked.outcome() == [
+        (True, "1 job was cancelled or asked to stop."),
+        (False, "1 had changed and match no longer."),
+    ]
+
+
+def test_more_than_a_batch_is_done_in_batches(
+    open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def two_at_a_time(conn: Any, filter: dict[str, Any], dry_run: bool) -> Any:
+        calls.append(dry_run)
+        query = "select * from jobq.cancel_jobs('{}', dry_run => %s, max_jobs => 2)"
+        return conn.execute(query, (dry_run,)).fetchone()
+
+    monkeypatch.setitem(steering.MANY, "cancel", two_at_a_time)
+    monkeypatch.setattr(steering, "_BATCH", 2)
+    enqueue_many(conn, 5)
+    app = open_screen("jobs")
+    app.button(key="do_cancel").click().run()
+    assert "In batches of 2" in said(app)
+    assert "5 jobs were cancelled" in confirm(app)
+    assert calls.count(False) == 3
+    assert {status_of(conn, n) for n in range(1, 6)} == {"cancelled"}
+
+
+def test_all_batches_get_the_same_time(
+    open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_at_a_time(of: Any, filter: dict[str, Any], seconds: float, dry_run: bool) -> Any:
+        query = """
+            select * from jobq.reschedule('{}', delay => make_interval(secs => %s),
+              dry_run => %s, max_jobs => 2)"""
+        return of.execute(query, (seconds, dry_run)).fetchone()
+
+    monkeypatch.setitem(steering.MANY, "reschedule", two_at_a_time)
+    monkeypatch.setattr(steering, "_BATCH", 2)
+    enqueue_many(conn, 5)
+    app = open_screen("jobs")
+    app.button(key="do_reschedule").click().run()
+    app.number_input(key="question_value").set_value(30.0).run()
+    assert "5 jobs were rescheduled, due in 30 min" in confirm(app)
+    assert len({job_row(conn, n).available_at for n in range(1, 6)}) == 1
+    assert [len(actors(conn, n)) for n in range(1, 6)] == [1] * 5
+
+
+def test_a_job_that_fails_again_at_once_is_not_retried_for_ever(
+    open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry = steering.MANY["retry"]
+    enqueue_many(conn, 3, max_attempts=1)
+    for job in claim(conn, 3):
+        fail(conn, job)
+    rounds = []
+
+    def one_round(of: Any, filter: dict[str, Any], dry_run: bool) -> Any:
+        if dry_run:
+            return retry(of, filter, dry_run)
+        rounds.append(1)
+        return {"matched": 3, "changed": 1, "sample": [1, 2, 3]}
+
+    monkeypatch.setitem(steering.MANY, "retry", one_round)
+    app = open_screen("jobs")
+    app.button(key="do_retry").click().run()
+    told = confirm(app)
+    assert len(rounds) == 3
+    assert "2 that match were left" in told
+
+
+def test_a_database_that_goes_away_meanwhile_is_told_with_what_was_done(
+    open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from data import Away
+
+    enqueue_many(conn, 3)
+    cancel = steering.MANY["cancel"]
+    rounds = []
+
+    def then_away(of: Any, filter: dict[str, Any], dry_run: bool) -> Any:
+        if dry_run:
+            return cancel(of, filter, dry_run)
+        rounds.append(1)
+        if len(rounds) == 2:
+            raise Away("the database is away: <b>gone</b>")
+        return cancel(of, {"ids": [1]}, False)
+
+    monkeypatch.setitem(steering.MANY, "cancel", then_away)
+    app = open_screen("jobs")
+    app.button(key="do_cancel").click().run()
+    told = confirm(app)
+    assert "1 job was cancelled" in told
+    assert "Then it stopped: the database is away: <b>gone</b>" in told
+    assert status_of(conn, 2) == "queued"
+
+
+def test_rows_by_id_come_in_the_order_asked_for(conn: Connection) -> None:
+    enqueue_many(conn, 3)
+    conn.row_factory = dict_row
+    assert [one["id"] for one in search.by_ids(conn, (2, 3, 1))] == [2, 3, 1]
