@@ -1,6 +1,6 @@
 """What several screens draw alike: the window, a table to pick from, links, a date."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -9,9 +9,9 @@ import pandas as pd
 import streamlit as st
 
 from charts import Drawing
-from data import Away, Reading
+from data import Reading
 from queries import WINDOWS
-from ui import ago, literal, viewer_zone
+from ui import ago, viewer_zone
 
 __all__ = [
     "about",
@@ -19,7 +19,6 @@ __all__ = [
     "chart",
     "choose_window",
     "dated",
-    "guarded",
     "in_hand",
     "life",
     "pick",
@@ -39,7 +38,7 @@ _STYLE = """
 [class*="st-key-tiles"] [data-testid="stPageLink-NavLink"] { padding: 0; }
 [class*="st-key-tiles"] [data-testid="stPageLink-NavLink"] p { text-decoration: underline; }
 [class*="st-key-wrapped"] [data-testid="stPageLink-NavLink"] * {
-  white-space: normal; text-overflow: clip; overflow: visible;
+  white-space: normal; text-overflow: clip; overflow: visible; line-height: 1.35;
 }
 </style>
 """
@@ -111,14 +110,6 @@ def in_hand(worker: Mapping[str, Any]) -> str:
 def chart(drawing: Drawing, alt: str) -> None:
     """Draw a chart; `alt` says it in words."""
     st.vega_lite_chart(drawing.whole(), alt=alt)
-
-
-def guarded(draw: Callable[[], None]) -> None:
-    """Draw one part; without its data say so, and let the others be drawn."""
-    try:
-        draw()
-    except Away as away:
-        st.error(f"No data yet: {literal(away, 500)}", icon=":material/cloud_off:")
 
 
 def pick(

@@ -1,6 +1,5 @@
 """Steering many jobs: a verb, its preview, its confirmation, its batches and what came of them."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ import search
 from data import Away, act, look
 from jobq.errors import JobqError, translated
 from questions import close
+from search_filter import filter_text
 from sql import Connection, fetch_one
 from ui import amount, literal
 
@@ -228,7 +228,7 @@ def _reschedule_at(
         select r.matched, r.changed, r.sample
         from jobq.reschedule(%s::jsonb, available_at => %s, dry_run => %s, max_jobs => %s) r"""
     with translated():
-        return fetch_one(conn, query, (json.dumps(filter), due, dry_run, _BATCH))
+        return fetch_one(conn, query, (filter_text(filter), due, dry_run, _BATCH))
 
 
 #: The verbs for all jobs that match a filter.

@@ -186,16 +186,13 @@ def _by_hand(event: Event) -> bool:
     """Whether somebody stepped in, rather than a worker or a producer doing its work."""
     if event["event"] in ("retried", "cancel_requested", "changed", "control", "requeued"):
         return True
-    detail = _detail(event)
-    return (
-        (event["event"] == "cancelled" and event["from_status"] == "queued")
-        or "via" in detail
-        or "cloned_from" in detail
-    )
+    if event["event"] == "cancelled" and event["from_status"] == "queued":
+        return True
+    return not {"via", "cloned_from"}.isdisjoint(_detail(event))
 
 
 def _words(event: Event, claimed: datetime | None) -> tuple[str, list[str]]:
-    name, detail, attempt = event["event"], _detail(event), event["attempt"]
+    name, detail = event["event"], _detail(event)
     if name in ("progress", "log"):
         return _report(detail), []
     said = []
@@ -212,7 +209,7 @@ def _words(event: Event, claimed: datetime | None) -> tuple[str, list[str]]:
     if detail.get("error") and name != "enqueued":
         error = str(detail["error"]).strip().rpartition("\n")[2][:300]
         said.append(error.removeprefix("lease lost: ") if name == "lease_lost" else error)
-    return _title(name, attempt, event), said
+    return _title(event), said
 
 
 _FIELDS = {
@@ -224,11 +221,11 @@ _FIELDS = {
 }
 
 
-def _title(name: str, attempt: int | None, event: Event) -> str:
-    ended = event["to_status"] == "failed"
+def _title(event: Event) -> str:
+    name, ended = str(event["event"]), event["to_status"] == "failed"
     return {
-        "claimed": f"attempt {attempt} started",
-        "failed": f"attempt {attempt} failed{' for good' if ended else ''}",
+        "claimed": f"attempt {event['attempt']} started",
+        "failed": f"attempt {event['attempt']} failed{' for good' if ended else ''}",
         "lease_lost": f"lease lost{', no attempt left' if ended else ''}",
         "released": "given back unstarted",
         "cancel_requested": "asked to stop",

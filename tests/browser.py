@@ -57,6 +57,7 @@ class Viewer:
         """Open a screen; returns once it is drawn."""
         self.page.goto(f"{self.url}/{screen}?{urlencode(params)}")
         self.settled()
+        expect(self.page.get_by_test_id("stException")).to_have_count(0)
         return self.page
 
     def settled(self) -> None:

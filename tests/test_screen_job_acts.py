@@ -154,6 +154,7 @@ def test_a_job_runs_again_with_an_edited_payload(open_screen: OpenScreen, conn: 
     app.text_area(key="question_payload").set_value('{\n  "to": }').run()
     assert "Line 2, column 9: a value is missing here" in said(app).replace("\\", "")
     app.button(key="question_confirm").click().run()
+    assert len(app.error) == 1
     assert scalar(conn, "select count(*) from jobq.jobs") == 1
 
     app.text_area(key="question_payload").set_value(f'{{"to": "b", "n": {HUGE}}}').run()

@@ -186,3 +186,17 @@ def test_a_value_that_comes_with_the_click_is_previewed_first(
     assert job_row(conn, 1).priority == 0
     assert "1 job was moved to priority 50" in confirm(app)
     assert job_row(conn, 1).priority == 50
+
+
+def test_a_payload_filter_keeps_its_digits_whatever_is_done(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    exact, near = 0.12345678901234567890, "0.12345678901234567890"
+    conn.execute(f"select jobq.enqueue('a', '{{\"x\": {near}}}')".encode())
+    enqueue(conn, "a", {"x": exact})
+    app = open_screen("jobs", payload=f"x={near}")
+    app.button(key="do_reschedule").click().run()
+    app.number_input(key="question_value").set_value(5.0).run()
+    assert "**1 job** will be rescheduled" in said(app)
+    assert "1 job was rescheduled" in confirm(app)
+    assert [len(actors(conn, job_id)) for job_id in (1, 2)] == [1, 0]

@@ -97,8 +97,12 @@ def test_a_rate_from_a_sample_is_marked_and_an_unknown_one_is_not_zero(
         return {**runs(conn, window), "share": 0.5}
 
     monkeypatch.setattr(queries, "runs", half)
+    enqueue(conn)
+    claim_one(conn, worker="slow")
     app = open_screen("workers", window="15 min")
     assert shown(app, "fast")["Runs a minute"] == "≈ 4"
+    # A sample without a run of it does not say that there was none.
+    assert shown(app, "slow")["Runs a minute"] == "≈ 0"
     assert "Rates are from a sample: 50% of the runs." in said(app)
 
     def refused(conn: Any, window: str) -> Any:

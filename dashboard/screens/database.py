@@ -10,7 +10,7 @@ import streamlit as st
 
 import queries
 from data import Away, Connection, look, read, rights
-from parts import guarded, tiles
+from parts import tiles
 from purging import FINAL, Purge
 from questions import ask, pending
 from ui import ago, amount, literal, live, shown, span, when
@@ -32,7 +32,7 @@ def main() -> None:
     """Draw the live part, then what is done on demand."""
     live(_state)
     st.fragment(_verify)()
-    guarded(_retention)
+    _retention()
     pending(PLACE)
 
 
@@ -225,7 +225,11 @@ def _retention() -> None:
         " `JOB_RETENTION_DAYS` after success or cancellation (7 unless set otherwise),"
         " `JOB_FAILED_RETENTION_DAYS` after failure (30); 0 keeps them for ever."
     )
-    may = rights()
+    try:
+        may = rights()
+    except Away as away:
+        st.caption(f":material/cloud_off: {literal(away, 500)}")
+        return
     if not may.steer:
         st.caption(f":material/lock: {literal(may.reason or 'Read-only.', 500)}")
         return

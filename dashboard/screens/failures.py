@@ -54,6 +54,8 @@ def _groups(window: str) -> None:
         column_config=_columns(),
         alt=f"Failures by kind and error. {words}",
     )
+    if "error" not in st.query_params:
+        words += " Choose one to see a traceback and to retry its jobs."
     st.caption(words)
     if chosen:
         error = chosen["error_class"]

@@ -65,8 +65,8 @@ def _list(listing: Listing) -> None:
         listing.rows = list(page.data["rows"])
     chosen = ticked(listing.rows, places)
     with st.container(horizontal=True):
-        _counts(listing)
         shown(reading)
+        _counts(listing)
         if places:
             st.caption("The list holds still while jobs are selected.", width="content")
     if not listing.rows:

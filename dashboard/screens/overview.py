@@ -18,7 +18,6 @@ from parts import (
     chart,
     choose_window,
     dated,
-    guarded,
     in_hand,
     life,
     pick,
@@ -34,22 +33,22 @@ MOST = 10
 def main() -> None:
     """The state, from one snapshot above and below; between them what happened in the window."""
     top, middle, bottom = st.container(), st.container(), st.container()
-    live(lambda: _state(top, bottom))
+    with top:
+        live(lambda: _state(bottom))
     with middle:
         live(_work)
 
 
-def _state(top: DeltaGenerator, bottom: DeltaGenerator) -> None:
-    with top:
-        state = shown(read(queries.overview))
-        if not any(count["jobs"] for count in state["counts"]):
-            st.info(
-                "No jobs yet. Enqueue one from a program, with `jobq enqueue`, or here.",
-                icon=":material/inbox:",
-            )
-            st.page_link("screens/new_job.py", label="New job")
-        _counts(state)
-        _attention(state["attention"])
+def _state(bottom: DeltaGenerator) -> None:
+    state = shown(read(queries.overview))
+    if not any(count["jobs"] for count in state["counts"]):
+        st.info(
+            "No jobs yet. Enqueue one from a program, with `jobq enqueue`, or here.",
+            icon=":material/inbox:",
+        )
+        st.page_link("screens/new_job.py", label="New job")
+    _counts(state)
+    _attention(state["attention"])
     with bottom:
         left, right = st.columns(2, gap="medium")
         with left:
@@ -63,8 +62,8 @@ def _work() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader("Throughput", anchor=False, width="content")
         window = choose_window()
-    guarded(lambda: _throughput(window))
-    guarded(lambda: _latency(window))
+    _throughput(window)
+    _latency(window)
 
 
 def _counts(state: Row) -> None:
@@ -98,19 +97,24 @@ def _attention(found: Sequence[Row]) -> None:
         return
     with st.container(border=True, gap="xsmall", key="wrapped_attention"):
         st.markdown(f":material/warning: **Needs attention ({len(found)})**")
-        for item in found[:MOST]:
-            # The message may hold a kind or the name of a session.
-            if item["page"]:
-                st.page_link(
-                    item["page"],
-                    label=literal(item["message"], 300),
-                    icon=":material/arrow_forward:",
-                    query_params=item["params"],
-                )
-            else:
-                st.text(f"▪ {item['message']}")
+        with st.grid(2, min_column_width=360, gap="xxsmall"):
+            for item in found[:MOST]:
+                _item(item)
         if len(found) > MOST:
             st.caption(f"and {len(found) - MOST} more")
+
+
+def _item(item: Row) -> None:
+    # The message may hold a kind or the name of a session.
+    if not item["page"]:
+        st.text(f"▪ {item['message']}")
+        return
+    st.page_link(
+        item["page"],
+        label=literal(item["message"], 300),
+        icon=":material/arrow_forward:",
+        query_params=item["params"],
+    )
 
 
 def _throughput(window: str) -> None:

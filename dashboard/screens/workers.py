@@ -36,7 +36,7 @@ def draw() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Rate over", width="content")
         window = choose_window()
-    rates = _rates(window)
+    rates = _rates(found, window)
     chosen = pick("workers", found[:MOST], _table(found[:MOST], rates, reading), alt="Workers")
     if len(found) > MOST:
         st.caption(f"The first {MOST} of {len(found):,} workers.")
@@ -45,7 +45,7 @@ def draw() -> None:
     _details(found, st.query_params.get("worker"), reading)
 
 
-def _rates(window: str) -> dict[str, str] | None:
+def _rates(found: Sequence[Row], window: str) -> dict[str, str] | None:
     """Runs ended a minute by worker; None: unknown."""
     try:
         reading = read(queries.runs, window)
@@ -57,7 +57,8 @@ def _rates(window: str) -> dict[str, str] | None:
     sample = f"Rates are from a sample: {share:.0%} of the runs. " if share < 1 else ""
     st.caption(f"{sample}{dated(reading)}")
     return {
-        worker: f"{about(share)}{count / share / minutes:.3g}" for worker, count in ended.items()
+        row["worker"]: f"{about(share)}{ended[row['worker']] / share / minutes:.3g}"
+        for row in found
     }
 
 
@@ -71,7 +72,7 @@ def _table(
             "In hand": [in_hand(row) for row in found],
             "Longest job": [_longest(row, reading) for row in found],
             "Runs a minute": [
-                "unknown" if rates is None else rates.get(row["worker"], "0") for row in found
+                "unknown" if rates is None else rates[row["worker"]] for row in found
             ],
             "Kinds": [_kinds(row) for row in found],
             "Last seen": [_seen(row, reading) for row in found],

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 
 from jobq._children import Child
 from jobq.errors import JobqError
@@ -132,7 +133,18 @@ def main() -> None:
     from streamlit.web.cli import main as streamlit
 
     sys.argv[1:1] = ["run"]
-    streamlit(prog_name="streamlit")
+    code = 1
+    try:
+        streamlit(prog_name="streamlit")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:  # noqa: BLE001 - told, as at the end of any program
+        traceback.print_exc()
+    finally:
+        # Nothing here is to be saved, and taking all modules down may take a second or two.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":
