@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from conftest import PgServer
 from helpers import Connection, missing
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Request, expect, sync_playwright
 from psycopg import sql
 
 from jobq._children import stop_all
@@ -30,7 +30,7 @@ FLAGS = [
     "--disable-sync",
 ]
 #: The machine may be busy with other tests.
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 
 @dataclass
@@ -44,9 +44,13 @@ class Viewer:
     def __post_init__(self) -> None:
         page = self.page
         page.set_default_timeout(PATIENCE_MS)
-        page.on("dialog", lambda dialog: self.misdeeds.append(f"dialog: {dialog.message}"))
+        page.on("dialog", self._close)
         page.on("pageerror", lambda error: self.misdeeds.append(f"error: {error.message}"))
         page.on("request", self._watch)
+
+    def _close(self, dialog: Dialog) -> None:
+        self.misdeeds.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _watch(self, request: Request) -> None:
         parts = urlsplit(request.url)

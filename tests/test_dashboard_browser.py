@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 from conftest import chosen_binaries
-from helpers import Connection, scalar, wait_until
+from helpers import Connection, scalar
 from playwright.sync_api import Page, expect
 
 from browser import Viewer
@@ -145,19 +145,22 @@ def test_a_selection_survives_refreshes_and_stays_with_its_job(
     expect(page.get_by_test_id("stDialog")).to_contain_text(f"Job {first}")
 
 
-def test_a_half_typed_job_survives_refreshes(
+def test_what_is_half_typed_or_open_survives_refreshes(
     dashboard: Dashboard, open_browser: OpenBrowser, db: Connection
 ) -> None:
-    page = open_browser(dashboard).visit("new_job", refresh="1 s")
-    box = page.get_by_label("Payload", exact=True)
-    box.fill('{"to": "a')
-    before = db.execute("select clock_timestamp()").fetchone()
-    # Two intervals by the clock of the database, which nothing else on this screen shows.
-    wait_until(
-        lambda: scalar(db, "select clock_timestamp() > %s::timestamptz + '2.5 s'", *(before or ())),
-        interval=0.2,
-    )
-    expect(box).to_have_value('{"to": "a')
+    fail(db, "half")
+    viewer = open_browser(dashboard)
+    page = viewer.visit("jobs", kind="half", refresh="1 s")
+    box = page.get_by_label("Error", exact=True)
+    box.fill("E: n")
+    refreshed(page)
+    expect(box).to_have_value("E: n")
+    page = viewer.visit("sql_api", refresh="1 s")
+    page.get_by_text("Cancels a job", exact=False).first.click()
+    example = page.get_by_text("select jobq.cancel(4712);")
+    expect(example).to_be_visible()
+    refreshed(page)
+    expect(example).to_be_visible()
 
 
 # Each in its place would load something, open a dialog, or look like something else.

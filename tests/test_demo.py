@@ -89,15 +89,23 @@ def stays_up(demo: "subprocess.Popen[str]") -> bool:
     return any("stays up until Ctrl-C" in line for line in demo.stdout)
 
 
+def folder_of(pid: str) -> Path:
+    """The current folder of a process, where /proc tells it."""
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return Path("/")
+
+
 def processes_of(folder: Path) -> list[str]:
-    """What still runs with this folder or its database on the command line, zombies aside."""
+    """What still runs in this folder, or with it on the command line, zombies aside."""
     listed = subprocess.run(
         ["ps", "-eo", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
     )
     return [
         line
         for line in listed.stdout.splitlines()
-        if re.search(rf"{folder}|jobq\.demo:app|-m jobq\.dashboard", line)
+        if (str(folder) in line or folder_of(line.split()[0]).is_relative_to(folder))
         and line.split()[2][0] != "Z"
     ]
 

@@ -6,12 +6,10 @@ before them may commit.
 """
 
 import contextlib
-import json
 import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from time import monotonic
 
 import pytest
 from helpers import Connection, scalar, wait_until
@@ -80,11 +78,9 @@ def test_in_an_idle_queue_it_is_found_almost_at_once(
             for _ in range(2):
                 assert claim(idle) == []
             make()
-            start = monotonic()
-            (found,) = wait_until(lambda: claim(idle), timeout=5, interval=0.001)
+            # A busy session would look only 5 s after its last full scan.
+            (found,) = wait_until(lambda: claim(idle), timeout=4, interval=0.001)
             assert found.id == job_id
-            cost = json.loads(scalar(idle, "select current_setting('jobq.floor')"))["cost"]
-            assert monotonic() - start < 20 * cost + 0.5
             settle(conn, outcome(found, "succeeded"))
 
 
@@ -150,7 +146,7 @@ def test_one_job_costs_twenty_idle_workers_a_claim_each_and_the_one_that_ran_it_
         before = -1
         while before != len(made):
             before = len(made)
-            time.sleep(1.5)  # longer than they wait between looks while something may commit
+            time.sleep(2.5)  # longer than they wait before they look once more
         return before
 
     made: list[int] = []
@@ -163,7 +159,7 @@ def test_one_job_costs_twenty_idle_workers_a_claim_each_and_the_one_that_ran_it_
         finish(conn, enqueue(conn, "k"), "succeeded")
         after = once_still()
     print(f"{after - before} claims")
-    assert 1 <= after - before <= workers + 5
+    assert 1 <= after - before <= 2 * workers + 5
 
 
 def test_a_transaction_that_dawdles_on_one_job_stalls_no_other_of_its_worker(

@@ -174,6 +174,7 @@ class TestAway:
         first = source.read(queries.where, max_age=0)
         assert first.problem is None
         durable_server.stop()
+        source.forget()
         away = source.read(queries.where, max_age=0)
         assert (away.data, away.at) == (first.data, first.at)
         assert away.problem is not None

@@ -195,9 +195,11 @@ def test_sigterm_lets_a_job_end_and_exits_0(dsn: str, conn: Connection, tmp_path
 def test_a_second_signal_leaves_within_two_seconds(
     dsn: str, conn: Connection, tmp_path: Path, first: signal.Signals
 ) -> None:
-    with Process(tmp_path, SLOW, dsn) as process:
+    told = SLOW.replace("time.sleep", "print('at work', flush=True); time.sleep")
+    with Process(tmp_path, told, dsn) as process:
         job_id = client.enqueue(conn, NewJob(kind="slow", payload='{"seconds": 60}')).job_id
-        finish(conn, job_id, "running")
+        # Not only claimed: what has not started is given back.
+        wait_until(lambda: "at work" in process.log_text())
         process.signal(first)
         wait_until(lambda: "INFO stopping" in process.log_text())
         before = time.monotonic()

@@ -9,6 +9,9 @@ __all__ = ["Batch", "Pace", "PollSchedule"]
 FIRST_STEPS = (0.01, 0.05, 0.25)
 LONGEST_SECONDS = 60.0
 BUSY_SECONDS = 0.1
+# A claim may pass over a job below its session's floor, until its last full scan is 20 times its
+# cost ago; so who was told of a job and found none looks once more.
+AGAIN_SECONDS = 2.0
 
 
 class Batch:
@@ -60,6 +63,7 @@ class Pace:
         self._listener = listener
         self._schedule = PollSchedule(poll_seconds)
         self._more = True  # the last claim found jobs, and there may be more
+        self._told = False  # that there may be jobs, since the last claim
         self._poll_at = -inf
         self._busy_since: float | None = None
 
@@ -70,7 +74,8 @@ class Pace:
 
     def wants_claim(self, now: float) -> bool:
         """Whether to claim now, given a free thread."""
-        return self._listener.heard() or self._more or now >= self._poll_at
+        self._told = self._listener.heard() or self._told
+        return self._told or self._more or now >= self._poll_at
 
     def polled(self, now: float) -> bool:
         """Whether it is the schedule that asks."""
@@ -96,7 +101,10 @@ class Pace:
             self._more = False
             self._listener.idle()
             settled = self._listener.settled
-            self._poll_at = now + self._schedule.pause(settled=settled, due_in=due_in)
+            pause = self._schedule.pause(settled=settled, due_in=due_in)
+            self._poll_at = now + (min(pause, AGAIN_SECONDS) if self._told else pause)
+        if found or probed:
+            self._told = False
 
     def failed(self) -> None:
         """Take in that a claim failed: whatever was the reason for it still stands."""
