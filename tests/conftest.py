@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -160,6 +161,14 @@ def make_database(
 def _no_process_is_left() -> Iterator[None]:
     yield
     end_all()
+
+
+@pytest.fixture(autouse=True)
+def _main_stays_main() -> Iterator[None]:
+    # Streamlit's tests put the app in its place, and processes forked later would import that.
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture
