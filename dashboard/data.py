@@ -1,9 +1,9 @@
 """The dashboard's way to the database: one pool, shared readings, and writes that say who.
 
 What one viewer reads every viewer sees: a reading is kept until it is older than the refresh
-interval and than 100 times what it cost. So a page left open costs the database about a hundredth
-of a core, however large the queue and however many look at it. While the database is away the last
-reading stays, with the reason why there is no newer one.
+interval and than 100 times what it cost. So each query of a page left open costs the database at
+most a hundredth of a core, however large the queue and however many look at it. While the database
+is away the last reading stays, with the reason why there is no newer one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the screens share: words, times, tables, live parts, and acts that happen once.
+"""What the screens share: words, times, live parts, and CSV.
 
 Stored text (payload, kind, error, key, worker) is data. Streamlit takes most strings for Markdown,
 so such text goes into `st.text`, `st.code`, a data frame or a chart, or through `literal`.
@@ -15,18 +15,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from data import Away, Reading, refresh_seconds
-from jobq.errors import JobqError
 
 __all__ = [
     "MARKS",
     "ago",
     "amount",
-    "attempted",
     "csv_of",
     "literal",
     "live",
     "marked",
-    "once",
     "shown",
     "span",
     "viewer_zone",
@@ -144,25 +141,6 @@ def live(draw: Callable[[], None]) -> None:
             st.error(f"No data yet: {literal(away, 500)}", icon=":material/cloud_off:")
 
     st.fragment(guarded, run_every=refresh_seconds())()
-
-
-def arm(key: str) -> None:
-    """Let `once(key)` be true one more time: called when the question is asked."""
-    st.session_state[f"_armed_{key}"] = True
-
-
-def once(key: str) -> bool:
-    """Whether the act is still to be done: a double click answers one question twice."""
-    return bool(st.session_state.pop(f"_armed_{key}", False))
-
-
-def attempted(act: Callable[[], T]) -> T | None:
-    """Do it, or say in plain words why the database refused."""
-    try:
-        return act()
-    except (JobqError, Away) as refusal:
-        st.error(literal(refusal, 1000), icon=":material/block:")
-        return None
 
 
 def csv_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:

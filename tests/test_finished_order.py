@@ -1,15 +1,14 @@
 """Migration 0003: failed and cancelled jobs in the order of their finish, on a queue at work."""
 
 import pytest
-from helpers import ROOT, Connection, scalar, wait_until
+from helpers import ROOT, Connection, scalar
 
-from jobq import App
 from jobq.migrate import migrate, rollback
 from ledger import job_in
 from plans import Explained
 from scale import Connect, fill
 from verbs import assert_consistent, rows
-from workers import counts, running
+from workers import work_goes_on
 
 NAME = "0003.finished_order"
 MIGRATION = (ROOT / "db" / "migrations" / f"{NAME}.sql").read_text("utf-8")
@@ -23,17 +22,7 @@ def test_back_and_forward_again_under_a_worker(dsn: str, conn: Connection) -> No
     for status in ("queued", "failed", "cancelled", "succeeded"):
         job_in(conn, status)
     before, indexes = rows(conn, ROWS), conn.execute(INDEXES).fetchall()
-    app = App(dsn)
-    app.job("busy")(lambda: None)
-
-    def some_more() -> None:
-        done = counts(conn).get("succeeded", 0)
-        for _ in range(20):
-            app.enqueue("busy")
-        wait_until(lambda: counts(conn).get("succeeded", 0) >= done + 20, timeout=20)
-
-    with running(app, dsn):
-        some_more()
+    with work_goes_on(dsn, conn) as some_more:
         for _ in range(2):
             assert rollback(dsn) == [NAME]
             assert [index for _, index in conn.execute(INDEXES)] == [
@@ -48,7 +37,6 @@ def test_back_and_forward_again_under_a_worker(dsn: str, conn: Connection) -> No
             some_more()
             assert conn.execute(INDEXES).fetchall() == indexes
             assert rows(conn, ROWS) == before
-    app.close()
     assert_consistent(conn)
 
 

@@ -16,10 +16,14 @@ def app(dsn: str) -> Iterator[App]:
     app.close()
 
 
-def outlast_lease(conn: Connection, job_id: int) -> None:
-    """Wait until the job's lease has been over for a second."""
-    query = "select lease_expires_at < clock_timestamp() - interval '1 s' from jobq.jobs"
-    wait_until(lambda: scalar(conn, f"{query} where id = %s", job_id))
+def finish_locked(job_id: int, conn: Connection, blocker: Connection, go: threading.Event) -> int:
+    """Let the job's handler end while `blocker` holds its row, until a second past its lease."""
+    finish(conn, job_id, "running")
+    blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
+    go.set()
+    over = "select lease_expires_at < clock_timestamp() - interval '1 s' from jobq.jobs"
+    wait_until(lambda: scalar(conn, f"{over} where id = %s", job_id))
+    return job_id
 
 
 def test_an_outcome_is_sent_past_its_lease_until_its_row_is_free(
@@ -29,11 +33,7 @@ def test_an_outcome_is_sent_past_its_lease_until_its_row_is_free(
     app.job("k")(lambda: go.wait(30) and None)
     blocker = connect(autocommit=False)
     with captured_log() as lines, running(app, dsn, lease_seconds=1, reap_seconds=60):
-        job_id = app.enqueue("k").job_id
-        finish(conn, job_id, "running")
-        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
-        go.set()
-        outlast_lease(conn, job_id)
+        job_id = finish_locked(app.enqueue("k").job_id, conn, blocker, go)
         blocker.rollback()
         finish(conn, job_id, "succeeded", timeout=10)
     assert events(conn, job_id) == ["enqueued", "claimed", "succeeded"]
@@ -47,11 +47,7 @@ def test_an_outcome_past_its_lease_does_not_outlast_the_time_to_stop(
     app.job("k")(lambda: go.wait(30) and None)
     blocker = connect(autocommit=False)
     with running(app, dsn, lease_seconds=1, reap_seconds=60) as worker:
-        job_id = app.enqueue("k").job_id
-        finish(conn, job_id, "running")
-        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
-        go.set()
-        outlast_lease(conn, job_id)
+        job_id = finish_locked(app.enqueue("k").job_id, conn, blocker, go)
         assert not worker.stop(timeout=0.5)
     assert status(conn, job_id) == "running"
 
@@ -63,11 +59,7 @@ def test_an_outcome_past_its_lease_is_void_once_the_job_was_reaped(
     app.job("k")(lambda: go.wait(30) and None)
     blocker = connect(autocommit=False)
     with captured_log() as lines, running(app, dsn, lease_seconds=1, reap_seconds=60):
-        job_id = app.enqueue("k").job_id
-        finish(conn, job_id, "running")
-        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
-        go.set()
-        outlast_lease(conn, job_id)
+        job_id = finish_locked(app.enqueue("k").job_id, conn, blocker, go)
         blocker.execute("select jobq.reap()")
         blocker.commit()
         wait_until(lambda: "WARNING outcome refused" in lines.getvalue())
@@ -87,11 +79,7 @@ def test_what_a_finished_handler_reported_is_given_up_with_its_lease(
 
     blocker = connect(autocommit=False)
     with running(app, dsn, lease_seconds=1, reap_seconds=60) as worker:
-        job_id = handler.enqueue().job_id
-        finish(conn, job_id, "running")
-        blocker.execute("select from jobq.jobs where id = %s for update", (job_id,))
-        go.set()
-        outlast_lease(conn, job_id)
+        job_id = finish_locked(handler.enqueue().job_id, conn, blocker, go)
         notes = worker._coordinator._notes
         # Each try waits for the row's lock, and puts the next one off by a second.
         wait_until(lambda: time.monotonic() > notes.resume_at + 1, timeout=10)

@@ -5,20 +5,19 @@ The migration is made up, in a copy of the package: a column, a function that gr
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PgServer
-from helpers import Checkout, Connection, dump, scalar, wait_for_activity, wait_until
+from helpers import Checkout, Connection, dump, scalar, wait_for_activity
 
-from jobq import App
 from jobq.migrate import SCHEMA_VERSION, migrate, status
 from ledger import STATUSES, job_in
 from test_migrate import MIGRATE
 from verbs import assert_consistent, rows
-from workers import counts, running
+from workers import work_goes_on
 
 Connect = Callable[..., Connection]
 
@@ -76,24 +75,6 @@ def edit(file: Path, old: str, new: str) -> None:
 def contents(conn: Connection) -> tuple[list[Any], list[Any]]:
     """All rows but those of the jobs that the worker makes and runs meanwhile."""
     return rows(conn, JOBS), rows(conn, EVENTS)
-
-
-@contextlib.contextmanager
-def work_goes_on(dsn: str, conn: Connection) -> Iterator[Callable[[], None]]:
-    """A worker and a producer of the older package; the result waits for some more to be done."""
-    app = App(dsn)
-    app.job("busy")(lambda: None)
-
-    def some_more() -> None:
-        done = counts(conn).get("succeeded", 0)
-        for _ in range(20):
-            app.enqueue("busy")
-        wait_until(lambda: counts(conn).get("succeeded", 0) >= done + 20, timeout=10)
-
-    with running(app, dsn):
-        some_more()
-        yield some_more
-    app.close()
 
 
 def test_forward_back_and_forward_again_with_rows_and_a_worker_at_work(

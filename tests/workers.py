@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -144,3 +144,21 @@ class Process:
     def log_text(self) -> str:
         """What the worker has logged so far."""
         return self.log.read_text()
+
+
+@contextmanager
+def work_goes_on(dsn: str, conn: Connection) -> Iterator[Callable[[], None]]:
+    """A worker and a producer on the schema as it is; the result waits for some more to be done."""
+    app = App(dsn)
+    app.job("busy")(lambda: None)
+
+    def some_more() -> None:
+        done = counts(conn).get("succeeded", 0)
+        for _ in range(20):
+            app.enqueue("busy")
+        wait_until(lambda: counts(conn).get("succeeded", 0) >= done + 20, timeout=20)
+
+    with running(app, dsn):
+        some_more()
+        yield some_more
+    app.close()
