@@ -1,26 +1,21 @@
-"""Draws a job's story: a chart of its attempts, and a list of its events.
+"""Draws a job's story as a list of its events.
 
 The list is HTML for its looks. Whatever is stored passes `_text`, so it stays text.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
-from typing import Any
 
-import altair as alt
-import pandas as pd
-
-from timeline import OUTCOMES, Line, Mark, Span
+from timeline import Line
 from ui import COLOURS, span, viewer_zone, when
 
-__all__ = ["STYLE", "chart", "facts", "story", "why"]
+__all__ = ["EVENT_COLOURS", "STYLE", "facts", "story", "why"]
 
-_MOST_LANES = 12
 _GREY = "#808495"
 _ORANGE = "#d97706"
 
-_EVENT_COLOURS = {
+EVENT_COLOURS = {
     **COLOURS,
     "enqueued": COLOURS["queued"],
     "claimed": COLOURS["running"],
@@ -102,7 +97,7 @@ def _event(line: Line, local: datetime) -> str:
         if line.by_hand
         else (f'<span class="jq-who">{who}</span>')
     )
-    colour = _EVENT_COLOURS.get(line.event, _GREY)
+    colour = EVENT_COLOURS.get(line.event, _GREY)
     return (
         f'<div class="jq-event"><div class="jq-time" title="{_text(when(line.at))}">{time}'
         f'<small>{_text(since)}</small></div><div class="jq-sign" style="--jq: {colour}">'
@@ -112,95 +107,3 @@ def _event(line: Line, local: datetime) -> str:
 
 def _text(stored: object) -> str:
     return escape(str(stored), quote=True)
-
-
-def chart(spans: Sequence[Span], marks: Sequence[Mark]) -> alt.LayerChart | alt.FacetChart | None:
-    """A lane for each attempt: what it waited for, its run, and how that ended."""
-    newest = sorted({one.attempt for one in spans})[-_MOST_LANES:]
-    shown = [one for one in spans if one.attempt in newest]
-    if not shown:
-        return None
-    table = pd.DataFrame([_span_row(one) for one in shown])
-    moments = pd.DataFrame(
-        [
-            {"lane": one.attempt, "at": one.at, "mark": one.what, "said": one.said[:200]}
-            for one in marks
-            if one.attempt in newest
-        ],
-        columns=["lane", "at", "mark", "said"],
-    )
-    form = _clock(shown[0].start, max(one.end for one in shown))
-    lane = alt.Y("lane:O", title=None, axis=alt.Axis(labelExpr="'attempt ' + datum.value"))
-    base = alt.Chart(table).encode(
-        x=alt.X("start:T", title=None, axis=alt.Axis(format=form, labelOverlap=True, tickCount=4)),
-        x2="end:T",
-        y=lane,
-        color=alt.Color("colour:N", scale=None),
-        tooltip=[
-            alt.Tooltip("what:N", title="what"),
-            alt.Tooltip("length:N", title="for"),
-            alt.Tooltip("worker:N", title="on"),
-        ],
-    )
-    wait = base.transform_filter("datum.phase == 'waiting'").mark_bar(height=6, strokeWidth=1)
-    later = base.transform_filter("datum.phase == 'not due'").mark_rule(
-        strokeDash=[3, 3], strokeWidth=2
-    )
-    run = base.transform_filter("datum.phase == 'run'").mark_bar(height=16, minBandSize=2)
-    sign = (
-        alt.Chart(table)
-        .transform_filter("datum.phase == 'run'")
-        .mark_text(align="left", dx=9, fontSize=13, fontWeight="bold")
-        .encode(x="end:T", y=lane, text="sign:N", color=alt.Color("colour:N", scale=None))
-    )
-    layers = [later, wait, run, sign]
-    if len(moments):
-        layers.append(
-            alt.Chart(moments)
-            .mark_point(filled=True, size=55, opacity=1, stroke="white", strokeWidth=0.8)
-            .encode(
-                x="at:T",
-                y=lane,
-                shape=alt.Shape(
-                    "mark:N",
-                    scale=alt.Scale(
-                        domain=["progress", "log", "by hand"], range=["circle", "square", "diamond"]
-                    ),
-                    legend=None,
-                ),
-                color=alt.Color(
-                    "mark:N",
-                    scale=alt.Scale(
-                        domain=["progress", "log", "by hand"], range=[_GREY, _GREY, "#9333ea"]
-                    ),
-                    legend=None,
-                ),
-                tooltip=[alt.Tooltip("mark:N", title="what"), alt.Tooltip("said:N", title="said")],
-            )
-        )
-    return alt.layer(*layers).properties(height=max(70, 34 * len(newest) + 30))
-
-
-def _clock(start: datetime, end: datetime) -> str:
-    seconds = (end - start).total_seconds()
-    if seconds < 3:
-        return "%H:%M:%S.%L"
-    if seconds < 900:
-        return "%H:%M:%S"
-    return "%H:%M" if seconds < 86_400 else "%a %d %H:%M"
-
-
-def _span_row(one: Span) -> dict[str, Any]:
-    sign, word = OUTCOMES.get(one.outcome, ("", ""))
-    colour = _EVENT_COLOURS.get(one.outcome, _GREY) if one.phase == "run" else COLOURS["queued"]
-    return {
-        "lane": one.attempt,
-        "phase": one.phase,
-        "start": one.start.astimezone(UTC),
-        "end": one.end.astimezone(UTC),
-        "colour": _GREY if one.phase == "not due" else colour,
-        "sign": f"{sign} {word}",
-        "what": f"run: {word}" if one.phase == "run" else one.phase,
-        "length": span((one.end - one.start).total_seconds()),
-        "worker": one.worker or "-",
-    }

@@ -6,6 +6,7 @@ A test module that uses the fixture says `pytest_plugins = ["screens"]`.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -13,11 +14,21 @@ import pandas as pd
 import pytest
 import streamlit as st
 from helpers import ROOT, Connection
+from streamlit.components.v2 import manifest_scanner
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
 #: Text that a screen must show as it stands, whatever renders it.
 HOSTILE = "**bold** <b>x</b> :red[x] $a$ [l](http://x)"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages_are_searched_once() -> Iterator[None]:
+    # For components, by each session that starts: half a second over all that is installed.
+    with pytest.MonkeyPatch.context() as patch:
+        search = cache(manifest_scanner.scan_component_manifests)
+        patch.setattr(manifest_scanner, "scan_component_manifests", search)
+        yield
 
 
 @pytest.fixture

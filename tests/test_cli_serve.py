@@ -210,6 +210,9 @@ def test_verify_may_take_longer_than_a_roles_statement_timeout(
     jobq: Jobq, dsn: str, conn: Connection
 ) -> None:
     name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
-    conn.execute(f"alter database {name} set statement_timeout = '1ms'".encode())
-    conn.execute("select jobq.enqueue('a') from generate_series(1, 1000)")
+    batch = json.dumps([{"kind": "a"}] * 10_000)
+    conn.execute("select jobq.enqueue_many(%s)", (batch,))
+    conn.execute(f"alter database {name} set statement_timeout = '50ms'".encode())
+    with psycopg.connect(dsn) as limited, pytest.raises(psycopg.errors.QueryCanceled):
+        limited.execute("select * from jobq.verify()")
     assert jobq("verify").code == 0

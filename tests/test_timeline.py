@@ -4,10 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from charts_attempts import attempts
 from timeline import Mark, lines, marks, spans
-from timeline_view import chart, story
+from timeline_view import story
 
 START = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -198,14 +200,20 @@ def test_stored_text_stays_text() -> None:
     assert drawn.count("&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;") == 4
 
 
+def drawn(events: list[dict[str, Any]], now: int) -> pd.DataFrame:
+    drawing = attempts(spans(events, at(now)), marks(events))
+    assert drawing is not None
+    return drawing.rows
+
+
 def test_a_chart_shows_how_each_attempt_ended() -> None:
-    assert chart([], []) is None
-    events = [ENQUEUED, CLAIMED, FAILED, AGAIN]
-    drawn = chart(spans(events, at(40)), marks(events))
-    assert drawn is not None
-    spec = drawn.to_dict()
-    rows = next(rows for rows in spec["datasets"].values() if "sign" in rows[0])
-    assert [row["sign"] for row in rows if row["phase"] == "run"] == ["✕ failed", "▶ running"]
+    assert attempts([], []) is None
+    report = event(16, "progress", "", 1, "w", progress=0.5)
+    events = [ENQUEUED, CLAIMED, report, FAILED, AGAIN]
+    rows = drawn(events, 40)
+    assert list(rows[rows["phase"] == "run"]["sign"]) == ["✕ failed", "▶ running"]
+    (mark,) = rows[rows["phase"] == "mark"].to_dict("records")
+    assert (mark["what"], mark["lane"], mark["start"]) == ("progress", 1, at(16))
 
 
 def test_a_chart_of_many_attempts_shows_the_newest() -> None:
@@ -215,8 +223,5 @@ def test_a_chart_of_many_attempts_shows_the_newest() -> None:
             event(10 * n, "claimed", "queued>running", n, "w"),
             event(10 * n + 5, "failed", "running>queued", n, "w", error="x"),
         ]
-    drawn = chart(spans(events, at(500)), marks(events))
-    assert drawn is not None
-    rows = next(rows for rows in drawn.to_dict()["datasets"].values() if "sign" in rows[0])
-    assert min(row["lane"] for row in rows) == 30
-    assert max(row["lane"] for row in rows) == 41
+    rows = drawn(events, 500)
+    assert (min(rows["lane"]), max(rows["lane"])) == (30, 41)

@@ -8,7 +8,9 @@ import streamlit as st
 import queries
 import timeline
 import timeline_view as view
+from charts_attempts import attempts
 from data import Away, read, rights
+from parts import chart
 from questions import ask, pending
 from search import Search, find
 from steering import VERBS
@@ -198,9 +200,9 @@ def _story(job_id: int, now: datetime) -> None:
     before: int | None = st.session_state.get(f"_before_{job_id}")
     found = read(queries.timeline, job_id, before, EVENTS).data
     events = found["rows"]
-    chart = view.chart(timeline.spans(events, now), timeline.marks(events))
-    if chart is not None:
-        st.altair_chart(chart, key="story")
+    drawing = attempts(timeline.spans(events, now), timeline.marks(events))
+    if drawing is not None:
+        chart(drawing, "The attempts over time; the list below says the same in words.")
     with st.container(horizontal=True):
         if found["more"]:
             st.button(

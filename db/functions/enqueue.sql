@@ -72,6 +72,7 @@ language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

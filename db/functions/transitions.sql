@@ -103,6 +103,7 @@ create or replace function jobq._record_new_jobs() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
 set enable_nestloop = off
+set enable_mergejoin = off
 set enable_hashjoin = on
 set jit = off
 as $$
@@ -145,6 +146,7 @@ create or replace function jobq._record_transitions() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, jobq, pg_temp
 set enable_nestloop = off
+set enable_mergejoin = off
 set enable_hashjoin = on
 set jit = off
 as $$
