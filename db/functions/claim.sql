@@ -95,7 +95,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_now timestamptz := clock_timestamp();
-  v_lease_seconds numeric := jobq._lease_seconds(claim.lease);
+  v_until timestamptz := jobq._after(v_now, jobq._lease_seconds(claim.lease));
   v_kinds text[];
   v_full_at timestamptz;
   v_cost float8;
@@ -194,7 +194,7 @@ begin
     with claimed as (
       update jobq.jobs j
       set status = 'running', attempt = j.attempt + 1, started_at = v_now, locked_by = claim.worker,
-        lease_token = v_token, lease_expires_at = jobq._after(v_now, v_lease_seconds), progress = null
+        lease_token = v_token, lease_expires_at = v_until, progress = null
       where j.ctid = any(v_took.ctid)
       returning j.*
     )

@@ -27,7 +27,8 @@ comment on function jobq._actor() is
 
 -- Not now() + interval: a transaction's start lies, and a day is not 86,400 s across a DST change.
 create or replace function jobq._after(start timestamptz, seconds numeric) returns timestamptz
-language sql immutable parallel safe
+-- Stable, as the addition is: declared immutable it could not be inlined.
+language sql stable parallel safe
 as $$ select start + make_interval(secs => seconds::float8) $$;
 
 comment on function jobq._after(timestamptz, numeric) is 'start plus so many seconds, the same across a DST change.';
