@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 
-.PHONY: venv demo test prove check bench clean
+.PHONY: venv demo test prove check bench bench-full bench-peers clean
 
 venv: $(VENV)/.dev
 
@@ -48,10 +48,29 @@ check: venv
 	$(BIN)/python tests/parse_sql.py
 	$(BIN)/squawk --config .squawk.toml $(filter-out %.rollback.sql,$(wildcard db/migrations/*.sql))
 
-bench: venv
+# Plots are all that the benchmarks need besides.
+$(VENV)/.bench: $(VENV)/.dev requirements-bench.txt
+	$(PIP) install --requirement requirements-bench.txt
+	@touch $@
+
+# Figures in build/bench: in at most ten minutes on two cores, or at full size in at most two hours.
+bench: $(VENV)/.bench
 	$(BIN)/python tests/bench/run.py $(ARGS)
+
+bench-full: $(VENV)/.bench
+	$(BIN)/python tests/bench/run.py --full $(ARGS)
+
+# Against other queues. They are installed for this alone, apart from what jobq takes.
+PEERS := .venv-peers
+$(PEERS)/.installed: requirements-peers.txt
+	$(PYTHON) -m venv --clear $(PEERS)
+	$(PEERS)/bin/pip --quiet --disable-pip-version-check install --requirement requirements-peers.txt
+	@touch $@
+
+bench-peers: venv $(PEERS)/.installed
+	$(BIN)/python tests/bench/run.py peers $(ARGS)
 
 # The data of the demo, in .jobq/, stays.
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find worker dashboard tests db -name __pycache__ -type d -prune -exec rm -rf {} +

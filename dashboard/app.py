@@ -19,7 +19,7 @@ INTERVALS = ["1 s", "2 s", "5 s", "10 s", "30 s", "off"]
 _STYLE = """
 <style>
 [data-testid="stElementToolbar"] { display: none; }
-[data-testid="stMainBlockContainer"] { padding-top: 3rem; }
+[data-testid="stMainBlockContainer"] { padding: 3rem clamp(1rem, 2.5vw, 5rem) 4rem; }
 </style>
 """
 

@@ -69,12 +69,17 @@ def test_a_checkout_uses_its_own_sql_and_dashboard() -> None:
     assert dashboard_dir() == ROOT / "dashboard"
 
 
-PINS = [
-    line
-    for name in ("requirements.txt", "requirements-dev.txt")
-    for line in (ROOT / name).read_text().splitlines()
-    if not line.startswith("#") and line != "--requirement requirements.txt"
-]
+def _pins(*names: str) -> list[str]:
+    return [
+        line
+        for name in names
+        for line in (ROOT / name).read_text().splitlines()
+        if not line.startswith("#") and line != "--requirement requirements.txt"
+    ]
+
+
+INSTALLED = _pins("requirements.txt", "requirements-dev.txt")
+PINS = INSTALLED + _pins("requirements-bench.txt")
 
 
 def test_every_requirement_is_pinned_once_and_names_no_host() -> None:
@@ -92,6 +97,6 @@ def test_every_dependency_has_a_pin() -> None:
 
 
 def test_the_installed_versions_are_the_pinned_ones() -> None:
-    for pin in PINS:
+    for pin in INSTALLED:
         name, wanted = pin.split("==")
         assert version(name) == wanted

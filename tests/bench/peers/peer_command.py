@@ -1,0 +1,50 @@
+"""What each peer's program answers to; it connects by the PG* variables of the environment.
+
+setup              install the schema
+enqueue N BATCH    enqueue N no-ops, BATCH a call; prints the seconds that the calls took
+work               run no-ops until SIGTERM
+"""
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+Payload = dict[str, Any]
+Call = Callable[[list[Payload]], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer's three sub-commands; `work` gets the arguments that follow it."""
+
+    setup: Callable[[], Coroutine[Any, Any, None]]
+    enqueue: Callable[[int, int], Coroutine[Any, Any, float]]
+    work: Callable[..., Coroutine[Any, Any, None]]
+
+    def run(self, arguments: list[str]) -> Coroutine[Any, Any, None]:
+        """The coroutine of the sub-command that the arguments name."""
+        match arguments:
+            case ["setup"]:
+                return self.setup()
+            case ["enqueue", jobs, batch]:
+                return self._enqueue(int(jobs), int(batch))
+            case ["work", *numbers]:
+                return self.work(*map(int, numbers))
+        sys.exit(__doc__)
+
+    async def _enqueue(self, jobs: int, batch: int) -> None:
+        print(await self.enqueue(jobs, batch))
+
+
+async def timed(call: Call, jobs: int, batch: int) -> float:
+    """Seconds that enqueuing so many jobs took, in calls of a batch; making payloads is free."""
+    seconds = 0.0
+    for first in range(0, jobs, batch):
+        last = min(first + batch, jobs)
+        payloads = [{"n": n, "to": "ada@example.org"} for n in range(first, last)]
+        started = time.perf_counter()
+        await call(payloads)
+        seconds += time.perf_counter() - started
+    return seconds
