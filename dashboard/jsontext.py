@@ -1,6 +1,7 @@
 """What is wrong with JSON that somebody types: where, in words; digits are never touched."""
 
 import json
+from collections import Counter
 from typing import Any
 
 __all__ = ["problem_of", "repeated_names"]
@@ -39,8 +40,8 @@ def _read(text: str, repeated: list[str] | None = None) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> _Object:
         read = _Object(items)
         if repeated is not None and len(read) < len(items):
-            names = [name for name, _ in items]
-            repeated.extend(name for name in read if names.count(name) > 1)
+            times = Counter(name for name, _ in items)
+            repeated.extend(name for name in read if times[name] > 1)
         return read
 
     # Numbers stay text: Python refuses integers of more than 4,300 digits, PostgreSQL does not.

@@ -58,6 +58,7 @@ _HASHES = "select k.kind, hashtext(k.kind) as key from unnest(%s::text[]) k(kind
 
 _NAME = 36  # characters of its name that a worker puts into application_name
 _PURPOSES = ("listen", "calls", "renewal")
+_MARK = " threads="
 
 
 def kinds(conn: Connection) -> list[Row]:
@@ -83,8 +84,9 @@ def workers_now(conn: Connection, recent: dict[str, Any] | None = None) -> list[
     known = {kind for row in running.values() for kind in row["kinds"]}
     names = {row["key"]: row["kind"] for row in fetch(conn, _HASHES, (sorted(known),))}
     theirs: dict[str, list[Row]] = {name: [] for name in [*running, *ended]}
+    owners = {prefix: name for name in theirs for prefix in _prefixes(name)}
     for session in sessions:
-        theirs.setdefault(_owner(session, theirs), []).append(session)
+        theirs.setdefault(_owner(session, owners), []).append(session)
     found = [_worker(name, running.get(name), theirs[name], names) for name in sorted(theirs)]
     for row in found:
         moments = [row.pop("last_start"), ended.get(row["worker"])]
@@ -157,13 +159,12 @@ def _worker(name: str, held: Row | None, sessions: list[Row], names: dict[int, s
     }
 
 
-def _owner(session: Row, known: Iterable[str]) -> str:
+def _owner(session: Row, owners: dict[str, str]) -> str:
     """Whose session it is: a worker that is known by its jobs, or by what the session says."""
-    application = session["application_name"] or ""
-    for name in known:
-        if application.startswith(_prefixes(name)):
-            return name
-    return session["worker"] or application or f"session {session['pid']}"
+    application: str = session["application_name"] or ""
+    head, mark, _ = application.rpartition(_MARK)
+    known = owners.get(head + mark) or owners.get(application)
+    return known or session["worker"] or application or f"session {session['pid']}"
 
 
 def _prefixes(name: str) -> tuple[str, ...]:
@@ -175,7 +176,7 @@ def _prefixes(name: str) -> tuple[str, ...]:
     )
     before = "".join(c or "?" for c in printable)
     return tuple(
-        f"jobq {purpose} {shown} threads="[:63]
+        f"jobq {purpose} {shown}{_MARK}"[:63]
         for purpose in _PURPOSES
         for shown in dict.fromkeys((since_16, before))
     )

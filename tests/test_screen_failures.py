@@ -71,7 +71,7 @@ def test_a_group_shows_a_traceback_as_it_is_and_leads_to_its_jobs(
     assert "first seen" in said(app)
     (sample,) = [label for label in links(app) if label.startswith(f"job {newest}")]
     assert links(app)[sample] == ("job", {"job": str(newest)})
-    assert links(app)["failed jobs like these"] == (
+    assert links(app)["failed jobs with this text"] == (
         "jobs",
         {"status": "failed", "kind": HOSTILE, "error": "ValueError"},
     )
@@ -112,7 +112,7 @@ def test_what_a_sample_gave_is_marked(
     monkeypatch.setattr(queries, "failures", half)
     app = open_screen("failures")
     assert groups(app) == [("a", "ValueError", "≈ 1")]
-    assert table(app, "Error")["Jobs"] == ["≈ 1"]
+    assert table(app, "Error")["Jobs"] == ["≥ 1"]
     assert "≈ 1 failed runs in 1 h" in said(app)
     assert "Scaled up from 50% of the events." in said(app)
 
@@ -203,3 +203,17 @@ def test_while_the_database_is_away_the_groups_stay(
         assert "Nothing newer than" in app.warning[0].value
         assert groups(app) == [("a", "ValueError", "1")]
         assert app.code[0].value == TRACEBACK
+
+
+def test_jobs_without_an_error_text_are_no_text_to_retry_by(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    by_hand = """
+        update jobq.jobs set status = 'failed', locked_by = null, lease_token = null,
+          lease_expires_at = null, finished_at = clock_timestamp() where id = %s
+    """
+    conn.execute(by_hand, (run(conn, "a").id,))
+    app = open_screen("failures", kind="a", error="no error text")
+    assert groups(app) == [("a", "no error text", "1")]
+    assert "failed jobs with this text" not in links(app)
+    assert "retry_group" not in [button.key for button in app.button]

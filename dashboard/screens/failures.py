@@ -19,6 +19,7 @@ Row = Mapping[str, Any]
 
 PLACE = "failures"
 MOST = 50
+NONE = "no error text"  # what jobq.error_class() calls none
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def _table(rows: Sequence[Row], share: float, now: datetime) -> pd.DataFrame:
             "Failures": [f"{about(share)}{amount(row['failures'])}" for row in rows],
             "Over the window": [row["spark"] for row in rows],
             "Last seen": [ago(row["last_at"], now) for row in rows],
-            "Jobs": [f"{about(share)}{amount(row['jobs'])}" for row in rows],
+            "Jobs": [f"{'≥ ' if share < 1 else ''}{amount(row['jobs'])}" for row in rows],
             "Gave up": [f"{about(share)}{amount(row['final'])}" for row in rows],
             "First seen": [row["first_at"] for row in rows],
         }
@@ -101,13 +102,15 @@ def _group(window: str, kind: str, error: str) -> None:
             st.caption(f"No such failure in {window}.")
         else:
             _sample(row)
+        if error == NONE:
+            return
         st.page_link(
             "screens/jobs.py",
-            label="failed jobs like these",
+            label="failed jobs with this text",
             icon=":material/list:",
             query_params={"status": "failed", "kind": kind, "error": error},
         )
-        # A class of errors is a part of their text.
+        # A class of errors is a part of their text, and maybe of the text of others.
         _retry(Search(status="failed", kind=kind, error=error))
 
 
@@ -131,7 +134,9 @@ def _retry(search: Search) -> None:
     may = rights()
     if not may.steer:
         st.caption(f":material/lock: {literal(may.reason or 'Read-only.', 500)}")
-    elif st.button("Retry the failed jobs…", icon=":material/replay:", key="retry_group"):
+    elif st.button(
+        "Retry failed jobs with this text…", icon=":material/replay:", key="retry_group"
+    ):
         described = f"status failed, kind {search.kind}, error containing {search.error}"
         ask(PLACE, Steer("retry", search.filter(), described=described))
 

@@ -261,7 +261,7 @@ begin
     group by 1, 2
   )
   select
-    s.share, g.kind, g.error_class, round(g.failures / s.share)::bigint, round(g.jobs / s.share)::bigint,
+    s.share, g.kind, g.error_class, round(g.failures / s.share)::bigint, g.jobs,
     round(g.final / s.share)::bigint, g.first_at, g.last_at, w.job_id, w.error,
     array(
       select coalesce(round(b.failures / s.share), 0)::bigint
@@ -280,4 +280,4 @@ $$;
 comment on function jobq.failures(interval, int) is
 'Failed attempts and lost leases since so long ago by kind and error_class(), the 200 most frequent groups, in buckets as of activity(): '
 '(share, kind, error_class, failures, jobs, final, first_at, last_at, sample_job_id, sample_error, spark). final: of them for good; sample: the newest; '
-'spark: failures by bucket. share below 1: so much of them was read, and the counts are scaled up. Errors: JQ006 for a time or number out of range.';
+'spark: failures by bucket. share below 1: so much of them was read, and the counts are scaled up, but for jobs: those that were seen. Errors: JQ006 for a time or number out of range.';
