@@ -1,5 +1,6 @@
 """The verbs of the dashboard; each runs in a transaction of its caller's and may be refused."""
 
+from datetime import datetime
 from typing import Any
 
 from jobq.errors import translated
@@ -28,20 +29,28 @@ from jobq.enqueue(%(kind)s, %(payload)s::jsonb, %(priority)s::int,
 
 _RETRY_JOBS = """
 select r.matched, r.changed, r.sample
-from jobq.retry_jobs(%(filter)s::jsonb, dry_run => %(dry_run)s) r"""
+from jobq.retry_jobs(%(filter)s::jsonb, dry_run => %(dry_run)s, max_jobs => %(max_jobs)s) r"""
 
 _CANCEL_JOBS = """
 select r.matched, r.changed, r.sample
-from jobq.cancel_jobs(%(filter)s::jsonb, dry_run => %(dry_run)s) r"""
+from jobq.cancel_jobs(%(filter)s::jsonb, dry_run => %(dry_run)s, max_jobs => %(max_jobs)s) r"""
 
 _SET_PRIORITY = """
 select r.matched, r.changed, r.sample
-from jobq.set_priority(%(filter)s::jsonb, %(priority)s::int, dry_run => %(dry_run)s) r"""
+from jobq.set_priority(%(filter)s::jsonb, %(priority)s::int,
+  dry_run => %(dry_run)s, max_jobs => %(max_jobs)s) r"""
 
 _RESCHEDULE = """
 select r.matched, r.changed, r.sample
 from jobq.reschedule(%(filter)s::jsonb, delay => make_interval(secs => %(delay)s),
-  dry_run => %(dry_run)s) r"""
+  dry_run => %(dry_run)s, max_jobs => %(max_jobs)s) r"""
+
+# Purge takes an age: one that grows with the clock keeps the cutoff where it was.
+_PURGE = """
+select jobq.purge(clock_timestamp() - %(cutoff)s::timestamptz, %(max_jobs)s::int,
+  %(statuses)s::jobq.job_status[])"""
+
+_BATCH = 10_000
 
 
 class _Undo(Exception):
@@ -99,36 +108,60 @@ def check(conn: Connection, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return told
 
 
-def retry_jobs(conn: Connection, filter: dict[str, Any], dry_run: bool) -> dict[str, Any]:
+def retry_jobs(
+    conn: Connection, filter: dict[str, Any], dry_run: bool, max_jobs: int = _BATCH
+) -> dict[str, Any]:
     """Retry the failed and cancelled jobs that match; return {matched, changed, sample}."""
-    return _many(conn, _RETRY_JOBS, filter, dry_run)
+    return _many(conn, _RETRY_JOBS, filter, dry_run, max_jobs)
 
 
-def cancel_jobs(conn: Connection, filter: dict[str, Any], dry_run: bool) -> dict[str, Any]:
+def cancel_jobs(
+    conn: Connection, filter: dict[str, Any], dry_run: bool, max_jobs: int = _BATCH
+) -> dict[str, Any]:
     """Cancel the queued jobs that match, ask the running ones to stop."""
-    return _many(conn, _CANCEL_JOBS, filter, dry_run)
+    return _many(conn, _CANCEL_JOBS, filter, dry_run, max_jobs)
 
 
 def set_priority(
-    conn: Connection, filter: dict[str, Any], priority: int, dry_run: bool
+    conn: Connection,
+    filter: dict[str, Any],
+    priority: int,
+    dry_run: bool,
+    max_jobs: int = _BATCH,
 ) -> dict[str, Any]:
     """Move the queued jobs that match to a priority."""
-    return _many(conn, _SET_PRIORITY, filter, dry_run, priority=priority)
+    return _many(conn, _SET_PRIORITY, filter, dry_run, max_jobs, priority=priority)
 
 
 def reschedule(
-    conn: Connection, filter: dict[str, Any], delay_seconds: float, dry_run: bool
+    conn: Connection,
+    filter: dict[str, Any],
+    delay_seconds: float,
+    dry_run: bool,
+    max_jobs: int = _BATCH,
 ) -> dict[str, Any]:
     """Make the queued jobs that match due after a delay."""
-    return _many(conn, _RESCHEDULE, filter, dry_run, delay=delay_seconds)
+    return _many(conn, _RESCHEDULE, filter, dry_run, max_jobs, delay=delay_seconds)
 
 
-def purge(conn: Connection, older_than_days: float, statuses: tuple[str, ...]) -> int:
-    """Delete one batch of finished jobs with their events; return how many."""
-    query = """
-        select jobq.purge(make_interval(secs => %s), statuses => %s::jobq.job_status[])"""
+def purge(
+    conn: Connection,
+    cutoff: datetime,
+    statuses: tuple[str, ...],
+    max_jobs: int = 1000,
+    place: str = "",
+) -> tuple[int, str]:
+    """Delete a batch of the jobs that finished before `cutoff`, with their events.
+
+    Return how many, and the place from where the next batch is to go on; "": from the oldest job.
+    """
+    values = {"cutoff": cutoff, "max_jobs": max_jobs, "statuses": list(statuses)}
     with translated():
-        return int(value(conn, query, (older_than_days * 86400, list(statuses))))
+        # Pooled sessions take turns: each would go on where another purge has ended in it.
+        value(conn, "select set_config('jobq.purged', %s, false)", (place,))
+        deleted = int(value(conn, _PURGE, values))
+        place = value(conn, "select current_setting('jobq.purged')")
+        return deleted, place
 
 
 def reap(conn: Connection) -> int:
@@ -138,7 +171,13 @@ def reap(conn: Connection) -> int:
 
 
 def _many(
-    conn: Connection, query: str, filter: dict[str, Any], dry_run: bool, **values: Any
+    conn: Connection,
+    query: str,
+    filter: dict[str, Any],
+    dry_run: bool,
+    max_jobs: int,
+    **values: Any,
 ) -> dict[str, Any]:
+    values |= {"filter": filter_text(filter), "dry_run": dry_run, "max_jobs": max_jobs}
     with translated():
-        return fetch_one(conn, query, {"filter": filter_text(filter), "dry_run": dry_run, **values})
+        return fetch_one(conn, query, values)

@@ -9,6 +9,7 @@ from pathlib import Path
 import streamlit as st
 
 import queries
+import questions
 from data import Away, read, rights
 from entry import admitted, tell_who
 from ui import literal
@@ -67,6 +68,7 @@ def main() -> None:
         _tell_where()
         tell_who()
     st.title(page.title)
+    questions.withdraw(page.url_path, str(st.query_params.get("job", "")))
     page.run()
 
 

@@ -64,7 +64,9 @@ class Drawing(NamedTuple):
 
 def flow(rows: Sequence[Row], width: timedelta) -> Drawing:
     """Runs started and succeeded in each bucket of the window."""
-    return Drawing(_frame(rows, list(_FLOW), width), _flow_spec(width, _most(rows, _FLOW)))
+    # The last bucket is not over, and not drawn.
+    most = _most(rows[:-1], _FLOW)
+    return Drawing(_frame(rows, list(_FLOW), width), _flow_spec(width, most))
 
 
 def trouble(rows: Sequence[Row], width: timedelta) -> Drawing:

@@ -92,7 +92,7 @@ def _span_row(one: Span) -> dict[str, Any]:
         "end": one.end.astimezone(UTC),
         "colour": GREY if one.phase == "not due" else colour,
         "sign": f"{sign} {word}",
-        "what": f"run: {word}" if one.phase == "run" else one.phase,
+        "what": f"run: {word}" if word else one.phase,
         "length": span((one.end - one.start).total_seconds()),
         "worker": one.worker or "-",
         "said": "",

@@ -29,6 +29,7 @@ __all__ = [
     "Rights",
     "act",
     "look",
+    "look_apart",
     "read",
     "refresh_seconds",
     "rights",
@@ -38,7 +39,7 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WRITING = "60s"
+WRITING_SECONDS = 60
 
 _GRANTED = """
 select current_user::text as role, pg_is_in_recovery() as standby,
@@ -88,6 +89,18 @@ def look(query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs
         raise Away(source().explain(error)) from error
 
 
+def look_apart(seconds: int, query: Callable[[Connection], T]) -> T:
+    """Run a query that takes up to so long, one at a time, leaving the pool to the others.
+
+    Raises Away with what is wrong, also while another viewer's is running.
+    """
+    try:
+        with source().apart(seconds) as conn:
+            return query(conn)
+    except (psycopg.Error, SchemaError) as error:
+        raise Away(source().explain(error)) from error
+
+
 def act(verb: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a verb of `actions` in a transaction of its own that says who acts, and read all anew.
 
@@ -106,13 +119,13 @@ def act(verb: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: 
                 """
                 select set_config('jobq.actor', %s, true),
                   set_config('statement_timeout', %s, true)""",
-                (actor(), WRITING),
+                (actor(), f"{WRITING_SECONDS}s"),
             )
             begun = True
             return verb(conn, *args, **kwargs)
 
     try:
-        with source().connection() as conn:
+        with source().connection() as conn, conn.waiting_for(WRITING_SECONDS + 5):
             done = in_a_transaction(conn)
     except (psycopg.Error, SchemaError) as error:
         problem = source().explain(error, "operator")

@@ -50,10 +50,9 @@ def quantiles(
     """Percentiles of a duration for each bucket, from the runs that ended in it."""
     ended: dict[int, list[float]] = {}
     for run in runs:
+        # The window of the runs begins up to a bucket earlier, and is not read at the same moment.
         if run[field] is not None:
-            # The runs may have been read a moment before or after the buckets.
-            place = min(len(buckets) - 1, max(0, (run["ended_at"] - buckets[0]) // width))
-            ended.setdefault(place, []).append(run[field])
+            ended.setdefault((run["ended_at"] - buckets[0]) // width, []).append(run[field])
     rows = []
     shares = list(QUANTILES.values())
     for place, at in enumerate(buckets):

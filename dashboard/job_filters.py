@@ -1,19 +1,13 @@
-"""The filters of the list of jobs: in the address, as a search, and in words."""
-
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+"""The filters of the list of jobs: drawn, in the address, as they were typed."""
 
 import streamlit as st
 
 import queries
-import search
 from data import Away, read
-from listing import moment_of
-from search import Search
+from typed import NAMES, Typed
 from ui import MARKS, literal, viewer_zone
 
-__all__ = ["chips", "described", "draw", "wanted"]
+__all__ = ["chips", "draw", "wanted"]
 
 #: Filters in the address, but for the status: key, label, placeholder.
 _COMMON = {
@@ -26,17 +20,6 @@ _RARER = {
     "priority": ("Priority", "a number"),
     "created_after": ("Created after", "2 h, or 2026-11-29 14:00"),
     "created_before": ("Created before", "7 d, or 2026-11-29"),
-}
-_NAMES = {
-    "status": "status",
-    "kind": "kind",
-    "payload": "payload",
-    "error": "error with",
-    "key": "key",
-    "worker": "worker",
-    "priority": "priority",
-    "created_after": "created after",
-    "created_before": "created before",
 }
 
 
@@ -81,32 +64,12 @@ def _kinds() -> list[str]:
 
 
 def _given() -> dict[str, str]:
-    return {key: str(value) for key in _NAMES if (value := st.session_state.get(key))}
+    return {key: str(value) for key in NAMES if (value := st.session_state.get(key))}
 
 
-def wanted() -> tuple[Search, list[str]]:
-    """Return what the filters ask for, and what is wrong with them."""
-    now = datetime.now(UTC).astimezone(viewer_zone())
-    readers: dict[str, Callable[[str], Any]] = {
-        "payload": search.parse_payload,
-        "priority": _number,
-        "created_after": lambda text: moment_of(text, now),
-        "created_before": lambda text: moment_of(text, now),
-    }
-    fields, problems = {}, []
-    for key, text in _given().items():
-        try:
-            fields[key] = readers.get(key, str)(text)
-        except ValueError as error:
-            problems.append(f"{_NAMES[key]}: {error}")
-    return Search(**fields), problems
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
+def wanted() -> Typed:
+    """What the filters hold."""
+    return Typed(tuple(_given().items()), viewer_zone())
 
 
 def chips() -> None:
@@ -117,7 +80,7 @@ def chips() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         for key, text in given.items():
             st.button(
-                f"{_NAMES[key]}: {literal(text, 60)}",
+                f"{NAMES[key]}: {literal(text, 60)}",
                 key=f"clear_{key}",
                 icon=":material/close:",
                 help="Remove this filter",
@@ -132,8 +95,3 @@ def chips() -> None:
 def _clear(keys: list[str]) -> None:
     for key in keys:
         st.session_state[key] = None if key in ("status", "kind") else ""
-
-
-def described() -> str:
-    """The filters in words."""
-    return ", ".join(f"{_NAMES[key]} {text}" for key, text in _given().items())

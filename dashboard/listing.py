@@ -1,16 +1,15 @@
 """The list of jobs as rows to show: pure functions, and where a viewer is in the list."""
 
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from search import Search
+from typed import Typed
 from ui import ago, marked, span
 
-__all__ = ["CSV_COLUMNS", "Listing", "held", "moment_of", "note", "table", "ticked"]
+__all__ = ["CSV_COLUMNS", "Listing", "held", "note", "table", "ticked"]
 
 Row = Mapping[str, Any]
 
@@ -33,17 +32,18 @@ CSV_COLUMNS = (
     "cancel_requested_at",
 )
 
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", re.IGNORECASE)
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class Listing:
-    """Where a viewer is: the search, the pages turned, and the rows last shown."""
+    """Where a viewer is: what was typed, the pages turned, the rows last shown, from when."""
 
-    search: Search
+    typed: Typed
     trail: list[tuple[Any, ...] | None] = field(default_factory=lambda: [None])
     rows: list[dict[str, Any]] = field(default_factory=list)
+    at: datetime = _NEVER
     asked: int = 0
 
     @property
@@ -102,28 +102,6 @@ def note(row: Row, now: datetime) -> str:
     if row["idempotency_key"]:
         parts.append(f"key {row['idempotency_key']}")
     return " · ".join(parts)
-
-
-def moment_of(text: str, now: datetime) -> datetime:
-    """A time such as 2026-11-29 14:00, in the zone of `now`, or an age such as 90 min.
-
-    An age counts back from `now` in whole minutes, so that the same text asks the same for a while.
-    Raises ValueError with what to write.
-    """
-    stripped = text.strip()
-    if age := _AGE.fullmatch(stripped):
-        seconds = float(age[1]) * _UNITS[age[2].lower()]
-        if seconds < 1e10:
-            return now.replace(second=0, microsecond=0) - timedelta(seconds=seconds)
-    try:
-        moment = datetime.fromisoformat(stripped)
-        zoned = moment if moment.utcoffset() is not None else moment.replace(tzinfo=now.tzinfo)
-        # In UTC: the zone's offset of a distant year may have seconds, which no filter takes.
-        return zoned.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"{text!r} is neither a time, as 2026-11-29 14:00, nor an age, as 90 min, 2 h or 7 d"
-        ) from None
 
 
 def _status(row: Row) -> str:

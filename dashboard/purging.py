@@ -1,6 +1,8 @@
 """The question that purging asks: what would go, and then the batches in which it goes."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
 import streamlit as st
 
@@ -9,11 +11,14 @@ import queries
 from data import Away, act, look
 from jobq.errors import JobqError
 from questions import close
+from sql import Connection, value
 from ui import amount, literal
 
 __all__ = ["FINAL", "Purge"]
 
 FINAL = ("succeeded", "failed", "cancelled")
+
+_BATCH = 1_000
 
 
 @dataclass(slots=True)
@@ -23,6 +28,8 @@ class Purge:
     days: float
     statuses: tuple[str, ...]
     state: str = "asked"
+    cutoff: datetime | None = None
+    place: str = ""
     wanted: int = 0
     more: bool = False
     purged: int = 0
@@ -58,7 +65,8 @@ class Purge:
                 close()
 
     def _preview(self) -> None:
-        found = look(queries.purgeable, self.days, self.statuses)
+        found = look(_found, self.days, self.statuses, self.cutoff)
+        self.cutoff = found["cutoff"]
         self.wanted, self.more = found["jobs"], found["more"]
         if not self.wanted:
             st.info(f"Nothing to purge: no job is {self.described}.")
@@ -69,27 +77,46 @@ class Purge:
             f"**{jobs}** will be deleted: {self.described}. Their history, payloads, results and"
             " errors go with them, and their idempotency keys become free. This cannot be undone."
         )
-        st.caption("In batches of 1,000. Closing this dialog stops after a batch.")
+        st.caption(f"In batches of {_BATCH:,}. Closing this dialog stops after a batch.")
         with st.container(horizontal=True):
-            label = f"Purge {jobs}"
-            if st.button(label, type="primary", icon=":material/delete:", key="question_confirm"):
-                self.state = "working"
-            else:
-                close("Leave as is")
+            st.button(
+                f"Purge {jobs}",
+                type="primary",
+                icon=":material/delete:",
+                key="question_confirm",
+                on_click=self._confirm,
+            )
+            close("Leave as is")
+
+    def _confirm(self) -> None:
+        if self.state == "asked":
+            self.state = "working"
 
     def _amount(self) -> str:
         return f"{'more than ' if self.more else ''}{amount(self.wanted)}"
 
     def _work(self) -> None:
         bar = st.progress(0.0)
+        assert self.cutoff is not None
         while self.state == "working":
+            most = _BATCH if self.more else min(_BATCH, self.wanted - self.purged)
             try:
-                batch = act(actions.purge, self.days, self.statuses)
+                batch, self.place = act(actions.purge, self.cutoff, self.statuses, most, self.place)
             except (JobqError, Away) as refusal:
                 self.problem, self.state = str(refusal), "done"
                 break
             self.purged += batch
-            if not batch:
+            if not batch or (self.purged >= self.wanted and not self.more):
                 self.state = "done"
             share = 0.5 if self.more else min(self.purged / self.wanted, 1.0)
             bar.progress(share, f"{amount(self.purged)} of {self._amount()}")
+
+
+def _found(
+    conn: Connection, days: float, statuses: tuple[str, ...], cutoff: datetime | None
+) -> dict[str, Any]:
+    """What would go, and the moment before which it finished: by the database's clock, once."""
+    now = value(conn, "select clock_timestamp()")
+    cutoff = cutoff or now - timedelta(days=days)
+    age = (now - cutoff) / timedelta(days=1)
+    return {"cutoff": cutoff, **queries.purgeable(conn, age, statuses)}

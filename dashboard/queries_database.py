@@ -48,7 +48,7 @@ where a.query = '<insufficient privilege>'"""
 
 WHY = {
     "server_version": "jobq needs 15 or newer.",
-    "max_connections": "Each worker process takes three, this dashboard up to four.",
+    "max_connections": "Each worker process takes three, this dashboard up to five.",
     "max_locks_per_transaction": "Each worker takes up to two locks for each kind it handles.",
     "shared_buffers": "Where the hot end of the queue lives.",
     "synchronous_commit": "Off: the last commits may be lost in a crash, jobs and all.",

@@ -13,7 +13,7 @@ from data import Away
 from jobq.errors import JobqError
 from ui import literal
 
-__all__ = ["Question", "ask", "close", "forget", "pending"]
+__all__ = ["Question", "ask", "close", "forget", "pending", "withdraw"]
 
 _KEY = "_question"
 
@@ -51,6 +51,17 @@ def pending(place: str) -> None:
             st.error(literal(refusal, 1000), icon=":material/block:")
 
     st.dialog(question.title, width="medium", on_dismiss=forget)(guarded)()
+
+
+def withdraw(page: str, job: str) -> None:
+    """Forget a question of another page than this one, or than the one of this job.
+
+    Left there it would go on by itself, unasked, when the viewer came back.
+    """
+    asked_at, _ = st.session_state.get(_KEY, (None, None))
+    is_id = job.isdecimal() and job.isascii() and len(job) < 19
+    if asked_at != (f"job {int(job)}" if page == "job" and is_id else page):
+        forget()
 
 
 def forget() -> None:

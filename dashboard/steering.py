@@ -120,6 +120,7 @@ class Steer:
     wanted: int = 0
     changed: int = 0
     left: int = 0
+    due: datetime | None = None
     problem: str | None = None
 
     @property
@@ -196,17 +197,19 @@ class Steer:
         verb, value = MANY[self.name], self.value
         if self.name == "reschedule" and value[0]:
             # A delay counts anew from each batch, and would match what the last one changed.
-            verb, value = _reschedule_at, (look(_due, value[0]),)
+            self.due = self.due or look(_due, value[0])
+            verb, value = _reschedule_at, (self.due,)
         bar = st.progress(0.0, "Working")
         while self.state == "working":
             try:
-                outcome = act(verb, self.filter, *value, False)
+                # Not one job more than was agreed to, however many match by now.
+                most = min(_BATCH, self.wanted - self.changed)
+                outcome = act(verb, self.filter, *value, False, most)
             except (JobqError, Away) as refusal:
                 self.problem, self.state = str(refusal), "done"
                 break
             self.changed += outcome["changed"]
             self.left = outcome["matched"] - outcome["changed"]
-            # What is retried may fail and match again: no more than was agreed to.
             if not outcome["changed"] or self.changed >= self.wanted:
                 self.state = "done"
             share = min(self.changed / self.wanted, 1.0)
@@ -222,13 +225,13 @@ def _due(conn: Connection, seconds: float) -> datetime:
 
 
 def _reschedule_at(
-    conn: Connection, filter: dict[str, Any], due: datetime, dry_run: bool
+    conn: Connection, filter: dict[str, Any], due: datetime, dry_run: bool, max_jobs: int
 ) -> dict[str, Any]:
     query = """
         select r.matched, r.changed, r.sample
         from jobq.reschedule(%s::jsonb, available_at => %s, dry_run => %s, max_jobs => %s) r"""
     with translated():
-        return fetch_one(conn, query, (filter_text(filter), due, dry_run, _BATCH))
+        return fetch_one(conn, query, (filter_text(filter), due, dry_run, max_jobs))
 
 
 #: The verbs for all jobs that match a filter.

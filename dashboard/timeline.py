@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from ui import span
@@ -11,6 +11,9 @@ from ui import span
 __all__ = ["Line", "Mark", "Span", "errors", "lines", "marks", "spans"]
 
 Event = Mapping[str, Any]
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 #: What ended a run, by the event: a sign and a word.
 OUTCOMES = {
@@ -45,7 +48,7 @@ class Span:
     phase: str  # "not due", "waiting", "run"
     start: datetime
     end: datetime
-    outcome: str = ""  # of a run, a key of OUTCOMES
+    outcome: str = ""  # of a run, a key of OUTCOMES; none where it is not known yet
     worker: str | None = None
 
 
@@ -95,16 +98,24 @@ class _Story:
         if at > due:
             self.found.append(Span(attempt, "waiting", max(since, due), at))
 
-    def end_run(self, at: datetime, event: Event | None) -> None:
+    def end_run(self, at: datetime, outcome: str, event: Event | None = None) -> None:
         unseen = (at, event["attempt"], event["worker"]) if event else (at, 0, None)
         since, attempt, worker = self.runs or unseen
         self.runs = None
-        outcome = event["event"] if event else "running"
         self.found.append(Span(attempt, "run", since, at, outcome, worker))
 
+    def break_off(self, last: datetime, now: datetime | None, attempt: int) -> None:
+        if self.waits and (now or last > self.waits[0]):
+            self.end_wait(max(now, self.waits[1]) if now else last, attempt + 1)
+        if self.runs:
+            self.end_run(max(now or last, self.runs[0]), "running" if now else "")
 
-def spans(events: Sequence[Event], now: datetime) -> list[Span]:
-    """The stretches of a job's life; what still lasts ends now, or when the job is due."""
+
+def spans(events: Sequence[Event], now: datetime | None) -> list[Span]:
+    """The stretches of a job's life; what still lasts ends now, or when the job is due.
+
+    Without `now` later events are known to exist: what lasts is told as far as these events go.
+    """
     story, attempt = _Story(), 0
     for event in events:
         at, name, detail = event["at"], event["event"], _detail(event)
@@ -113,7 +124,7 @@ def spans(events: Sequence[Event], now: datetime) -> list[Span]:
             story.end_wait(at, attempt)
             story.runs = (at, attempt, event["worker"])
         elif event["from_status"] == "running":
-            story.end_run(at, event)
+            story.end_run(at, event["event"], event)
             if event["to_status"] == "queued":
                 story.wait(at, detail)
         elif event["to_status"] == "queued":
@@ -123,10 +134,8 @@ def spans(events: Sequence[Event], now: datetime) -> list[Span]:
             story.end_wait(at, attempt + 1)
             if name == "changed" and lasted:
                 story.wait(at, detail)
-    if story.waits:
-        story.end_wait(max(now, story.waits[1]), attempt + 1)
-    if story.runs:
-        story.end_run(max(now, story.runs[0]), None)
+    if events:
+        story.break_off(events[-1]["at"], now, attempt)
     return story.found
 
 
@@ -241,7 +250,13 @@ def _report(detail: Mapping[str, Any]) -> str:
 
 def _due(detail: Mapping[str, Any]) -> datetime | None:
     due = detail.get("available_at")
-    return None if due is None else datetime.fromisoformat(due)
+    if due is None:
+        return None
+    try:
+        # In the zone of who wrote it, where the last day may be one of a year that Python lacks.
+        return datetime.fromisoformat(due).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return _FIRST if due.endswith("BC") else _LAST
 
 
 def _detail(event: Event) -> dict[str, Any]:

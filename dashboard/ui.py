@@ -23,6 +23,7 @@ __all__ = [
     "csv_of",
     "literal",
     "live",
+    "local",
     "marked",
     "shown",
     "span",
@@ -53,10 +54,21 @@ COLOURS = {
 _MARKDOWN = re.compile(r"([\\\\`*_{}\[\]()#+\-.!|<>~$:&\"'^=@])")
 
 
+# What Streamlit changes after it has taken the escapes away: icons, its logo, arrows and dashes
+# that stand alone, and addresses. A word joiner, which cannot be seen, goes behind what matches.
+_REWRITTEN = re.compile(
+    r":(?=material[/_]|streamlit:)"
+    r"|(?<![^\s\ufeff])(?:<(?=->|-|=)|-(?=>|-)|[>~](?==))(?=(?:->|[->=])(?:[\s\ufeff]|$))"
+    r"|(?i:https?:(?=//)|www(?=\.))"
+    r"|(?<=[-.\w+])@(?=[-\w]+\.[-\w])"
+)
+
+
 def literal(text: object, most: int = 200) -> str:
     """Stored text for a place that takes Markdown: shown as it is, in one line, cut at `most`."""
     line = " ".join(str(text).split())
     line = line if len(line) <= most else line[: most - 1] + "…"
+    line = _REWRITTEN.sub("\\g<0>\u2060", line)
     return _MARKDOWN.sub(r"\\\1", line)
 
 
@@ -75,7 +87,7 @@ def span(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     sign, rest = ("-" if seconds < 0 else ""), abs(seconds)
-    if rest < 1:
+    if rest < 0.9995:  # more is rounded to 1,000
         return f"{sign}{rest * 1000:.3g} ms"
     if rest < 60:
         return f"{sign}{rest:.3g} s"
@@ -102,21 +114,29 @@ def viewer_zone() -> Any:
         return UTC
 
 
+def local(moment: datetime) -> datetime:
+    """The time in the viewer's zone; in UTC where that zone's calendar has ended."""
+    try:
+        return moment.astimezone(viewer_zone())
+    except OverflowError:
+        return moment.astimezone(UTC)
+
+
 def when(moment: datetime | None) -> str:
     """A time in the viewer's zone, with its offset."""
     if moment is None:
         return "-"
-    local = moment.astimezone(viewer_zone())
+    shown_as = local(moment)
     return (
-        local.strftime("%Y-%m-%d %H:%M:%S.")
-        + f"{local.microsecond // 1000:03d} "
-        + local.strftime("%Z")
+        shown_as.strftime("%Y-%m-%d %H:%M:%S.")
+        + f"{shown_as.microsecond // 1000:03d} "
+        + shown_as.strftime("%Z")
     )
 
 
 def shown(reading: Reading[T]) -> T:
     """The data of a reading, below a line that says from when it is, or a banner if it is old."""
-    at = reading.at.astimezone(viewer_zone()).strftime("%H:%M:%S")
+    at = local(reading.at).strftime("%H:%M:%S")
     if reading.problem is None:
         st.caption(f"as of {at}")
     else:
@@ -143,6 +163,10 @@ def live(draw: Callable[[], None]) -> None:
     st.fragment(guarded, run_every=refresh_seconds())()
 
 
+# At the start, and where a program splits that takes another sign for the separator.
+_FORMULA = re.compile(r"""(^|[;,\t\r\n])(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])""")
+
+
 def csv_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """CSV that a spreadsheet only shows: what would be a formula there gets a quote in front."""
     out = io.StringIO()
@@ -156,6 +180,4 @@ def csv_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
 def _harmless(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, str) and value.lstrip()[:1] in tuple("=+-@\t\r"):
-        return f"'{value}"
-    return value
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value

@@ -1,6 +1,7 @@
 """The dashboard's verbs: they do what the functions do, and refuse in words fit for people."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -163,6 +164,13 @@ class TestMany:
         assert [names_of_events(conn, job_id) for job_id in others] == [["enqueued"]] * 2
         assert_consistent(conn)
 
+    def test_no_more_are_changed_than_max_jobs(self, acting: Asking, conn: Connection) -> None:
+        enqueue_many(conn, 3)
+        assert actions.set_priority(acting, {}, 5, False, 2)["changed"] == 2
+        assert actions.reschedule(acting, {}, 3600, False, 2)["changed"] == 2
+        assert actions.cancel_jobs(acting, {}, False, 2)["changed"] == 2
+        assert actions.retry_jobs(acting, {}, False, 1)["changed"] == 1
+
     def test_a_payload_filter_keeps_its_digits(self, acting: Asking, conn: Connection) -> None:
         number = "123456789012345678901234567890.5"
         job_id = actions.enqueue(acting, "k", f'{{"n": {number}}}', 0, 0, None, 10)["job_id"]
@@ -182,6 +190,10 @@ class TestMany:
             actions.set_priority(acting, {}, 101, True)
 
 
+def ago(days: float) -> datetime:
+    return datetime.now(UTC) - timedelta(days=days)
+
+
 def test_a_purge_takes_one_batch_of_what_is_old(acting: Asking, conn: Connection) -> None:
     for status in STATUSES:
         job_in(conn, status)
@@ -190,13 +202,34 @@ def test_a_purge_takes_one_batch_of_what_is_old(acting: Asking, conn: Connection
     conn.execute(back, ("20 days",))
     conn.execute("update jobq.jobs set finished_at = finished_at - interval '10 days'")
     conn.execute("alter table jobq.jobs enable trigger user")
-    assert actions.purge(acting, 11, ("succeeded", "failed", "cancelled")) == 0
-    assert actions.purge(acting, 9.5, ("failed",)) == 1
-    assert actions.purge(acting, 9.5, ("succeeded", "failed", "cancelled")) == 2
+    final = ("succeeded", "failed", "cancelled")
+    assert actions.purge(acting, ago(11), final) == (0, "")
+    assert actions.purge(acting, ago(9.5), ("failed",)) == (1, "")
+    assert actions.purge(acting, ago(9.5), final) == (2, "")
     with pytest.raises(InvalidArgument):
-        actions.purge(acting, 9.5, ("queued",))
+        actions.purge(acting, ago(9.5), ("queued",))
     with pytest.raises(InvalidArgument):
-        actions.purge(acting, 0, ("failed",))
+        actions.purge(acting, ago(-1), ("failed",))
+
+
+def test_a_purge_goes_on_from_where_it_ended_and_another_begins_anew(
+    acting: Asking, conn: Connection, connect: Connect
+) -> None:
+    jobs = [job_in(conn, "failed") for _ in range(4)]
+    conn.execute("alter table jobq.jobs disable trigger user")
+    conn.execute("""
+        update jobq.jobs set created_at = created_at - interval '99 days',
+          finished_at = finished_at - make_interval(days => case id % 2 when 1 then 20 else 40 end)
+        """)
+    conn.execute("alter table jobq.jobs enable trigger user")
+    deleted, place = actions.purge(acting, ago(30), ("failed",), 1)
+    assert (deleted, place) == (1, f"{{failed}} {jobs[1]}")
+    other = asking(connect)
+    assert actions.purge(other, ago(30), ("failed",), 1, place) == (1, f"{{failed}} {jobs[3]}")
+    # In both sessions the last batch was a full one.
+    assert actions.purge(other, ago(7), ("failed",), 1)[0] == 1
+    assert actions.purge(acting, ago(7), ("failed",), 1)[0] == 1
+    assert scalar(conn, "select count(*) from jobq.jobs") == 0
 
 
 def test_a_reap_takes_back_what_nobody_holds(acting: Asking, conn: Connection) -> None:
@@ -213,7 +246,8 @@ def test_a_reader_may_do_none_of_it(
     job_id = enqueue(conn)
     verbs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
         (actions.cancel, (job_id,)), (actions.retry, (job_id,)), (actions.clone, (job_id, "{}")),
-        (actions.cancel_jobs, ({}, True)), (actions.purge, (1, ("failed",))), (actions.reap, ()),
+        (actions.cancel_jobs, ({}, True)), (actions.purge, (ago(1), ("failed",))),
+        (actions.reap, ()),
         (actions.enqueue, ("k", "{}", 0, 0, None, 10)),
     ]  # fmt: skip
     for verb, arguments in verbs:

@@ -90,6 +90,12 @@ def test_new_data_of_the_same_kind_needs_no_new_spec() -> None:
     assert charts.flow(buckets(started=3), MINUTE).spec is not charts.flow(buckets(), MINUTE).spec
 
 
+def test_the_axis_knows_of_what_is_drawn_only() -> None:
+    rows = buckets()
+    rows[-1]["started"] = 3  # in the bucket that is not over
+    assert charts.flow(rows, MINUTE).spec is charts.flow(buckets(), MINUTE).spec
+
+
 def test_a_spec_holds_no_rows_and_no_times() -> None:
     for drawing in (
         charts.flow(buckets(started=3), MINUTE),
@@ -115,10 +121,14 @@ def test_percentiles_are_of_the_runs_that_ended_in_the_bucket() -> None:
     assert rows[2] == {"bucket": at[2], "runs": 1, "p50": 7, "p95": 7, "p99": 7}
 
 
-def test_a_run_that_ended_a_moment_outside_the_buckets_counts_in_the_nearest() -> None:
-    runs = runs_of(1.0, at=START - MINUTE) + runs_of(2.0, at=START + 9 * MINUTE)
+def test_a_run_that_ended_outside_the_buckets_counts_in_none() -> None:
+    runs = [
+        run
+        for seconds, place in ((9.0, -1), (1.0, 0), (2.0, 1), (9.0, 2))
+        for run in runs_of(seconds, at=START + place * MINUTE)
+    ]
     rows = quantiles(runs, "run_seconds", [START, START + MINUTE], MINUTE)
-    assert [row["p50"] for row in rows] == [1.0, 2.0]
+    assert [(row["runs"], row["p50"]) for row in rows] == [(1, 1.0), (1, 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -170,12 +170,17 @@ WORKER = "<script>alert(2)</script> `w` ![w](//evil.example/w)"
 KEY = "<a href=//evil.example>key</a> [k](javascript:alert(3))"
 ACTOR = "<iframe src=//evil.example/a></iframe> _a_"
 PART = "![p](//evil.example/p)</script><script>alert(4)</script>"
+# Streamlit rewrites these after it has taken the escapes away.
+REWRITTEN = (
+    ":material/delete: :material_x: :streamlit: a -> b <- c <-> d -- e >= f <= g ~= h"
+    " http://evil.example www.evil.example u@e.io"
+)
 MARKUP = 'b:text-is("E"), strong:text-is("k"), code:text-is("w"), em:text-is("a"), .katex, iframe'
 LEADS_ELSEWHERE = """
 () => [...document.querySelectorAll("[src], [href]")].filter((element) => {
   const target = element.getAttribute("src") ?? element.getAttribute("href");
   const url = new URL(target, location);
-  return url.protocol === "javascript:" || url.hostname.endsWith("evil.example");
+  return ["javascript:", "mailto:"].includes(url.protocol) || url.hostname.endsWith("evil.example");
 }).map((element) => element.outerHTML)"""
 
 
@@ -246,6 +251,27 @@ def test_stored_text_is_shown_as_it_is_on_every_screen(
     shows([KIND[:60]], "database")
     shows([], "new_job", kind=KIND)
     shows(["No function fits"], "sql_api", q=KIND)
+
+
+def test_stored_text_is_not_rewritten(
+    dashboard: Dashboard, open_browser: OpenBrowser, db: Connection, hostile: int
+) -> None:
+    (job_id,) = fail(db, REWRITTEN, error=REWRITTEN)
+    viewer = open_browser(dashboard)
+
+    def seen(page: Page, place: str, most: int = 200) -> None:
+        expect(page.locator(place, has_text="material/delete").first).to_be_visible()
+        texts = [text.replace("\u2060", "") for text in page.locator(place).all_inner_texts()]
+        assert any(REWRITTEN[:most] in text for text in texts), texts
+        assert injected(page) == []
+
+    seen(viewer.visit("job", job=job_id), "h3")
+    seen(viewer.visit("job"), '[data-testid="stPageLink"]', 79)
+    page = viewer.visit("jobs", kind=REWRITTEN, status="failed")
+    seen(page, "button", 59)
+    page.get_by_role("button", name="All that match").click()
+    page.get_by_role("button", name="Retry", exact=True).click()
+    seen(page, '[data-testid="stDialog"]')
 
 
 def test_questions_and_answers_show_stored_text_as_it_is(

@@ -9,6 +9,7 @@ from helpers import Connection, scalar
 from streamlit.testing.v1 import AppTest
 
 from screens import said
+from ui import literal
 
 pytest_plugins = ["screens"]
 
@@ -79,7 +80,7 @@ def test_who_has_logged_in_is_the_actor(open_screen: OpenScreen, conn: Connectio
     app = open_screen("job", job="1")
     app.user.update(is_logged_in=True, email="ada@example.org")
     app.run()
-    assert r"ada\@example\.org" in said(app)
+    assert literal("ada@example.org") in said(app)
     role = scalar(conn, "select current_user")
     assert actors(app, conn) == [f"{role} (claims dashboard: ada@example.org)"]
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import streamlit as st
@@ -11,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 import actions
 import data
 import queries
+from answering import Answering
 from dashboards import Counted, grant
 from data import Away
 from jobq.errors import InvalidJob, JobNotFound
@@ -198,6 +200,50 @@ class TestAct:
         holder.rollback()
         waiting.join(30)
         assert job(conn, job_id)["status"] == "cancelled"
+
+
+class TestApart:
+    def test_one_at_a_time_and_not_from_the_pool(self, use: Callable[..., None]) -> None:
+        query = Counted()
+        query.go.clear()
+        running = threading.Thread(target=data.look_apart, args=(60, query))
+        running.start()
+        wait_until(lambda: query.calls == 1)
+        with pytest.raises(Away, match="one is running already"):
+            data.look_apart(60, Counted())
+        with ExitStack() as held:
+            for _ in range(4):
+                held.enter_context(data.source().connection())
+        query.go.set()
+        running.join(30)
+        assert data.look_apart(60, query) == (2,)
+
+    def test_it_may_take_its_time_and_one_that_fails_makes_room(
+        self, use: Callable[..., None]
+    ) -> None:
+        with pytest.raises(Away, match="syntax error"):
+            data.look_apart(60, lambda conn: conn.execute("selec"))
+        shown = data.look_apart(60, lambda conn: conn.execute("show statement_timeout").fetchone())
+        assert shown == {"statement_timeout": "1min"}
+        with pytest.raises(Away, match="took longer than"):
+            data.look_apart(1, lambda conn: conn.execute("select pg_sleep(60)"))
+
+
+def test_a_look_at_a_database_that_hangs_ends(
+    use: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data.look(queries.where)
+    monkeypatch.setattr(Answering, "patience", 0.5)
+    with pytest.raises(Away, match="the database hangs: no answer for"):
+        data.look(lambda conn: conn.execute("select pg_sleep(60)"))
+
+
+def test_an_act_may_take_longer_than_a_look(
+    use: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data.rights()
+    monkeypatch.setattr(Answering, "patience", 0.3)
+    data.act(lambda conn: conn.execute("select pg_sleep(0.6)"))
 
 
 def test_a_look_is_not_shared(use: Callable[..., None]) -> None:

@@ -2,12 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
-import pytest
-
-from listing import Listing, held, moment_of, note, table, ticked
-from search import Search
+from listing import Listing, held, note, table, ticked
+from typed import Typed
 
 NOW = datetime(2026, 11, 29, 14, 30, 30, tzinfo=UTC)
 
@@ -36,7 +33,7 @@ def row(job_id: int, **fields: Any) -> dict[str, Any]:
 
 
 def test_ticks_mean_the_rows_that_were_shown() -> None:
-    listing = Listing(Search(), rows=[row(9), row(7), row(5)])
+    listing = Listing(Typed(), rows=[row(9), row(7), row(5)])
     assert ticked(listing.rows, [0, 2]) == (9, 5)
     assert ticked(listing.rows, [1, 7]) == (7,)
 
@@ -54,7 +51,7 @@ def test_rows_that_are_ticked_keep_their_places() -> None:
 
 
 def test_a_list_of_other_rows_has_no_ticks_of_the_old_one() -> None:
-    listing = Listing(Search(), rows=[row(9), row(7)])
+    listing = Listing(Typed(), rows=[row(9), row(7)])
     before = listing.key
     listing.rows = [row(9, status="failed"), row(7)]
     assert listing.key == before
@@ -67,24 +64,3 @@ def test_a_note_tells_what_matters() -> None:
     assert note(row(1, **expired, progress=0.62), NOW) == "62% · lease expired"
     assert note(row(1, **expired, cancel_requested_at=NOW), NOW) == "lease expired · asked to stop"
     assert note(row(1, error="KeyError: 'x'", idempotency_key="k"), NOW) == "KeyError: 'x' · key k"
-
-
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("2 h", datetime(2026, 11, 29, 13, 30, tzinfo=ZoneInfo("Europe/Paris"))),
-        ("90min", datetime(2026, 11, 29, 14, 0, tzinfo=ZoneInfo("Europe/Paris"))),
-        ("2026-11-29 14:00", datetime(2026, 11, 29, 13, 0, tzinfo=UTC)),
-        ("2026-11-29T14:00Z", datetime(2026, 11, 29, 14, 0, tzinfo=UTC)),
-    ],
-)
-def test_a_time_is_one_of_the_viewers_zone_or_an_age(text: str, moment: datetime) -> None:
-    assert moment_of(text, NOW.astimezone(ZoneInfo("Europe/Paris"))) == moment
-
-
-@pytest.mark.parametrize(
-    "text", ["soon", "99999999999999 w", "0001-01-01 00:00", "5", "2026-13-01"]
-)
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="neither a time"):
-        moment_of(text, NOW.astimezone(ZoneInfo("Asia/Tokyo")))

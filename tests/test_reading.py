@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from psycopg.conninfo import make_conninfo
 
 import queries
 import reading
+from answering import Answering
 from dashboards import Counted, grant
 from jobq import embedded
 from jobq.migrate import migrate
+from proxy import Proxy
 from reading import Away, Source
 
 MakeRole = Callable[..., str]
@@ -108,6 +111,20 @@ class TestReading:
         threading.Timer(0.05, query.go.set).start()
         assert source.read(query, max_age=99).data == (4,)
         under_way.join(30)
+
+    def test_nor_while_somebody_reads_anew(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        query = Counted()
+        source.read(query, max_age=99)
+        source.forget()
+        query.go.clear()
+        reader = threading.Thread(target=source.read, args=(query,), kwargs={"max_age": 99})
+        reader.start()
+        wait_until(lambda: query.calls == 2)
+        threading.Timer(0.05, query.go.set).start()
+        assert source.read(query, max_age=99).data == (2,)
+        reader.join(30)
 
     def test_a_query_with_a_fault_does_not_block_the_next_one(self, source: Source) -> None:
         faults = iter([KeyError("a fault"), None])
@@ -239,6 +256,92 @@ class TestAway:
         with pytest.raises(Away, match=f"permission denied .*{command}"):
             source.read(queries.overview, max_age=0)
         source.close()
+
+
+class TestHanging:
+    """A server, a virtual machine or a pooler that stopped, and closes no connection."""
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("hangs_at", ["the query", "the check"])
+    def test_it_is_said_beside_the_last_data_and_it_comes_back_by_itself(
+        self, dsn: str, monkeypatch: pytest.MonkeyPatch, hangs_at: str
+    ) -> None:
+        with Proxy(dsn) as proxy:
+            source = Source(proxy.dsn)
+            first = source.read(queries.where, max_age=0)
+            assert first.problem is None
+            if hangs_at == "the query":
+                monkeypatch.setattr(Answering, "patience", 1.0)
+                proxy.swallow_reply_to(b"current_database")
+            else:
+                monkeypatch.setattr(reading, "REACH_SECONDS", 1.0)
+                monkeypatch.setitem(reading._OPTIONS, "connect_timeout", 2)
+                proxy.swallow_replies("jobq dashboard")
+            source.forget()
+            began = monotonic()
+            found = source.read(queries.where, max_age=0)
+            assert (found.data, found.at) == (first.data, first.at)
+            said = {"the query": "hangs: no answer for 1 s", "the check": "is away: connection"}
+            assert str(found.problem).startswith(f"the database {said[hangs_at]}")
+            assert monotonic() - began < 12, "before the patience with a query is at an end"
+            proxy.cut("jobq dashboard")
+            assert wait_until(lambda: healthy(source)).at > first.at
+            source.close()
+
+    @pytest.mark.timeout(60)
+    def test_one_that_lets_in_and_says_no_more_is_told_from_one_that_is_away(
+        self, dsn: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reading, "_prepare", lambda conn: conn.execute("select pg_sleep(99)"))
+        monkeypatch.setattr(reading, "REACH_SECONDS", 1.0)
+        source = Source(dsn)
+        with pytest.raises(Away, match=r"the database hangs: no answer for \d s"):
+            source.read(queries.where, max_age=0)
+        source.close()
+
+    @pytest.mark.timeout(60)
+    def test_the_others_are_told_while_one_waits_for_the_answer(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reading, "SHARE", 0)
+        monkeypatch.setattr(reading, "PATIENCE_SECONDS", 1.0)
+        query = Counted()
+        first = source.read(query, max_age=0)
+        query.go.clear()
+        reader = threading.Thread(target=source.read, args=(query,), kwargs={"max_age": 0})
+        reader.start()
+        wait_until(lambda: query.calls == 2)
+        assert source.read(query, max_age=0).problem is None, "it may take a moment longer"
+        found = wait_until(lambda: with_problem(source.read(query, max_age=0)))
+        assert found.data == first.data
+        assert str(found.problem).startswith("no answer for ")
+        source.forget()
+        found = source.read(query, max_age=0)
+        assert found.data == first.data
+        assert str(found.problem).startswith("no answer for ")
+        query.go.set()
+        reader.join(30)
+        assert source.read(query, max_age=0) != first
+
+    @pytest.mark.timeout(60)
+    def test_who_has_nothing_to_show_does_not_wait_for_ever(
+        self, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reading, "FIRST_SECONDS", 0.5)
+        query = Counted()
+        query.go.clear()
+        reader = threading.Thread(target=source.read, args=(query,), kwargs={"max_age": 0})
+        reader.start()
+        wait_until(lambda: query.calls == 1)
+        with pytest.raises(Away, match="no answer for "):
+            source.read(query, max_age=0)
+        query.go.set()
+        reader.join(30)
+
+
+def with_problem(found: Any) -> Any:
+    """The reading, once it is one with a problem."""
+    return found if found.problem else None
 
 
 def healthy(source: Source) -> Any:

@@ -1,6 +1,7 @@
 """The screen Database: what it says of the server, the proof, and the purge."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
@@ -123,6 +124,17 @@ def test_the_proof_says_that_all_is_well_or_what_is_not(
     assert "Took" in said(fresh(app))
 
 
+def test_a_second_proof_is_told_that_one_is_running(open_screen: OpenScreen) -> None:
+    import data
+
+    app = open_screen("database")
+    with data.source().apart(60):
+        assert "Not verified: one is running already" in said(press(app, "verify")).replace(
+            "\\", ""
+        )
+    assert "No problems" in said(press(app, "verify"))
+
+
 def test_the_proof_may_take_longer_than_a_reading(
     open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +192,51 @@ def test_answered_twice_it_purges_once(open_screen: OpenScreen, conn: Connection
     later = finished(conn, "cancelled", 40)
     confirm.click().run()
     assert left(conn) == later
+
+
+def test_a_purge_deletes_no_more_than_was_agreed_to(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    finished(conn, "cancelled", 40, count=2)
+    app = press(open_screen("database"), "purge")
+    assert "**2 jobs** will be deleted" in said(app)
+    later = finished(conn, "cancelled", 40, count=3)
+    press(app, "question_confirm")
+    assert "2 jobs were purged." in said(app)
+    assert left(conn) == later
+
+
+def test_the_cutoff_of_a_purge_stays_where_it_was_when_it_was_asked(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    old = finished(conn, "cancelled", 40)
+    app = press(open_screen("database"), "purge")
+    question = app.session_state["_question"][1]
+    cutoff = question.cutoff
+    assert abs(datetime.now(UTC) - cutoff - timedelta(days=30)) < timedelta(minutes=1)
+    fresh(app)
+    assert question.cutoff == cutoff
+    question.cutoff -= timedelta(days=12)  # asked 12 days ago
+    assert "Nothing to purge" in said(fresh(app))
+
+    finished(conn, "cancelled", 50)
+    question.state, question.wanted, question.more = "working", 1, True
+    assert "1 job was purged." in said(fresh(app))
+    assert left(conn) == old
+
+
+def test_a_purge_after_another_finds_what_is_older_than_where_that_one_ended(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    finished(conn, "cancelled", 20)
+    finished(conn, "cancelled", 40)
+    app = press(open_screen("database"), "purge")
+    press(app, "question_confirm")
+    press(app, "question_close")
+    app.number_input(key="purge_days").set_value(7.0)
+    press(app, "purge")
+    press(app, "question_confirm")
+    assert left(conn) == []
 
 
 def test_a_purge_that_is_refused_midway_says_how_far_it_came(

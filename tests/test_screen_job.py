@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from helpers import Connection
+from helpers import Connection, scalar
 from streamlit.testing.v1 import AppTest
 
 from acting import fail, html, offered, open_job
-from screens import HOSTILE, fresh, links, said
+from screens import HOSTILE, charts, fresh, links, said
 from ui import literal
 from verbs import (
     claim_one,
@@ -158,6 +158,17 @@ def test_a_running_job_shows_its_progress_and_its_lease(
     assert status_of(conn, job.id) == "succeeded"
 
 
+def test_a_job_due_at_the_end_of_time_is_shown(
+    open_screen: OpenScreen, connect: Callable[..., Connection]
+) -> None:
+    tokyo = connect(options="-c TimeZone=Asia/Tokyo")
+    query = "select job_id from jobq.enqueue('late', available_at => '9999-12-31 23:59:59+00')"
+    job_id = scalar(tokyo, query)
+    app = open_job(open_screen, job_id)
+    assert "9999-12-31 UTC" in html(app)
+    assert "10000-01-01" in scalar(tokyo, "select detail ->> 'available_at' from jobq.job_events")
+
+
 def test_a_long_history_is_told_by_pages(open_screen: OpenScreen, conn: Connection) -> None:
     job = run(conn, "long")
     conn.execute(
@@ -173,5 +184,10 @@ def test_a_long_history_is_told_by_pages(open_screen: OpenScreen, conn: Connecti
     assert "<b>enqueued</b>" in html(app)
     assert "report 250<" not in html(app)
     assert "earlier" not in [button.key for button in app.button]
+    (_, drawn) = charts(app)[0]
+    (ran,) = drawn[drawn["phase"] == "run"].to_dict("records")
+    assert ran["what"] == "run", "how it went on is not on this page"
+    last = "select at from jobq.job_events where detail ->> 'message' = 'report 50'"
+    assert ran["end"] <= scalar(conn, last)
     app.button(key="newest").click().run()
     assert "report 250<" in html(app)

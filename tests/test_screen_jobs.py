@@ -1,13 +1,16 @@
 """The list of jobs: found by the address, paged, and steered by all that match."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from helpers import Connection
 from streamlit.testing.v1 import AppTest
 
-from acting import fail, listed
+import typed
+from acting import fail, listed, tick
 from screens import HOSTILE, fresh, said
 from ui import literal
 from verbs import claim_one, enqueue, enqueue_many
@@ -135,6 +138,43 @@ def test_another_filter_begins_at_its_first_page(open_screen: OpenScreen, conn: 
     app.button(key="next").click().run()
     app.selectbox(key="kind").set_value("a").run()
     assert listed(app) == list(range(30, 5, -1))
+
+
+def test_time_that_passes_keeps_the_page_and_asks_by_what_an_age_means_then(
+    open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue_many(conn, 60)
+    app = open_screen("jobs", created_after="2 h")
+    app.button(key="next").click().run()
+    second = listed(app)
+    start = datetime.now(UTC)
+    monkeypatch.setattr(typed, "now", lambda: start + timedelta(hours=1))
+    fresh(app)
+    assert listed(app) == second
+
+    app.button(key="do_cancel").click().run()
+    meant = (start - timedelta(hours=1)).astimezone(ZoneInfo("Europe/Paris"))
+    assert literal(f"created after 2 h ({meant:%Y-%m-%d %H:%M %Z})") in said(app)
+    assert "**60 jobs** will be" in said(app)
+    asked = app.session_state["_question"][1].filter
+    monkeypatch.setattr(typed, "now", lambda: start + timedelta(hours=3))
+    assert "**60 jobs** will be" in said(fresh(app))
+    assert app.session_state["_question"][1].filter == asked
+    app.button(key="question_close").click().run()
+    assert "No more jobs" in said(fresh(app))
+
+
+def test_time_that_passes_keeps_the_ticks(
+    open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue_many(conn, 3)
+    app = tick(open_screen("jobs", created_after="2 h"), 1)
+    enqueue(conn)
+    start = datetime.now(UTC)
+    monkeypatch.setattr(typed, "now", lambda: start + timedelta(minutes=5))
+    tick(app, 1)
+    assert listed(app) == [3, 2, 1]
+    assert "**1 selected**" in said(app)
 
 
 def test_a_bounded_search_says_how_far_it_looked(

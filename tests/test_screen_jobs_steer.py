@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 import steering
 from acting import ACTOR, actors, confirm, fail, listed, offered, tick
-from screens import double_click, fresh, said
+from screens import away, double_click, fresh, said
 from verbs import claim, claim_one, enqueue, enqueue_many, job_row, status_of
 
 pytest_plugins = ["screens"]
@@ -68,8 +68,10 @@ def test_a_double_click_steers_once(
 ) -> None:
     retry, calls = steering.MANY["retry"], []
 
-    def retry_that_fails_at_once(of: Any, filter: dict[str, Any], dry_run: bool) -> Any:
-        told = retry(of, filter, dry_run)
+    def retry_that_fails_at_once(
+        of: Any, filter: dict[str, Any], dry_run: bool, max_jobs: int = 100
+    ) -> Any:
+        told = retry(of, filter, dry_run, max_jobs)
         if not dry_run:
             calls.append(told["changed"])
             of.execute("update jobq.jobs set status = 'cancelled', finished_at = now()")
@@ -121,6 +123,53 @@ def test_a_tick_on_a_list_that_has_moved_on_ticks_nothing(
     tick(app, 0, widget=as_seen)
     assert "selected" not in said(app)
     assert listed(app) == [4, 3, 2, 1]
+
+
+def test_no_page_is_turned_while_the_list_holds_still(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    enqueue_many(conn, 60)
+    app = open_screen("jobs")
+    app.button(key="next").click().run()
+    second = listed(app)
+    tick(app, 0)
+    assert not {"first", "back", "next"} & {button.key for button in app.button}
+    tick(app)
+    for key in ("first", "back", "next"):  # clicked just after a tick
+        app.button(key=key).click()
+        tick(app, 0)
+        assert "**1 selected**" in said(app)
+        tick(app)
+        assert listed(app) == second
+
+
+def test_a_tick_while_the_database_is_away_keeps_the_list(
+    open_screen: OpenScreen, conn: Connection, admin: Connection
+) -> None:
+    enqueue_many(conn, 3)
+    app = open_screen("jobs")
+    with away(admin, conn):
+        tick(app, 0, 2)
+        assert listed(app) == [3, 2, 1]
+        assert "**2 selected**" in said(app)
+        assert "Nothing newer than" in said(app)
+        tick(app)
+        assert listed(app) == [3, 2, 1]
+    tick(app, 1)
+    assert "**1 selected**" in said(app)
+
+
+def test_a_reading_from_an_earlier_tick_does_not_set_the_list_back(
+    open_screen: OpenScreen, conn: Connection, admin: Connection
+) -> None:
+    enqueue_many(conn, 2)
+    app = tick(open_screen("jobs"), 0)
+    tick(app)
+    conn.execute("select jobq.cancel(2)")
+    fresh(app)
+    with away(admin, conn):
+        tick(app, 0)
+        assert list(app.dataframe[0].value["Status"]) == ["⊘ cancelled", "◷ queued"]
 
 
 def test_one_ticked_job_can_be_opened(open_screen: OpenScreen, conn: Connection) -> None:

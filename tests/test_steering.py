@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 import search
 import steering
-from acting import actors, confirm, fail
+from acting import ACTOR, actors, confirm, fail
 from screens import fresh, said
 from steering import Steer
 from verbs import claim, claim_one, enqueue, enqueue_many, job_row, status_of, succeed
@@ -87,32 +87,76 @@ def test_more_than_a_batch_is_done_in_batches(
 ) -> None:
     calls = []
 
-    def two_at_a_time(conn: Any, filter: dict[str, Any], dry_run: bool) -> Any:
-        calls.append(dry_run)
-        query = "select * from jobq.cancel_jobs('{}', dry_run => %s, max_jobs => 2)"
-        return conn.execute(query, (dry_run,)).fetchone()
+    cancel = steering.MANY["cancel"]
 
-    monkeypatch.setitem(steering.MANY, "cancel", two_at_a_time)
+    def noted(conn: Any, filter: dict[str, Any], dry_run: bool, max_jobs: int = 100) -> Any:
+        if not dry_run:
+            calls.append(max_jobs)
+        return cancel(conn, filter, dry_run, max_jobs)
+
+    monkeypatch.setitem(steering.MANY, "cancel", noted)
     monkeypatch.setattr(steering, "_BATCH", 2)
     enqueue_many(conn, 5)
     app = open_screen("jobs")
     app.button(key="do_cancel").click().run()
     assert "In batches of 2" in said(app)
     assert "5 jobs were cancelled" in confirm(app)
-    assert calls.count(False) == 3
+    assert calls == [2, 2, 1]
     assert {status_of(conn, n) for n in range(1, 6)} == {"cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "value"),
+    [
+        ("retry", None),
+        ("cancel", None),
+        ("set_priority", 50),
+        ("reschedule", 5.0),
+        ("reschedule", 0.0),
+    ],
+)
+def test_no_more_are_changed_than_were_agreed_to(
+    open_screen: OpenScreen, conn: Connection, verb: str, value: float | None
+) -> None:
+    def make(count: int) -> None:
+        enqueue_many(conn, count, delay=0 if verb == "retry" else 3600)
+        if verb == "retry":
+            for job in claim(conn, count):
+                fail(conn, job)
+
+    make(2)
+    app = open_screen("jobs")
+    app.button(key=f"do_{verb}").click().run()
+    if value is not None:
+        app.number_input(key="question_value").set_value(value).run()
+    assert "**2 jobs** will be" in said(app)
+    make(3)
+    told = confirm(app)
+    assert told.count("2 jobs were") == 1
+    assert "3 that match were left: locked by another session, or new since you were asked" in told
+    acted = [1 for n in range(1, 6) if {ACTOR} & set(actors(conn, n))]
+    assert len(acted) == 2
+
+
+def test_work_that_was_interrupted_goes_on_to_the_same_time(
+    open_screen: OpenScreen, conn: Connection
+) -> None:
+    enqueue_many(conn, 3)
+    app = open_screen("jobs")
+    due = conn.execute("select now() + interval '1 h'").fetchone()
+    assert due is not None
+    conn.execute("select jobq.reschedule('{\"ids\": [1]}', available_at => %s)", (due[0],))
+    app.session_state["_question"] = (
+        "jobs",
+        Steer("reschedule", {}, state="working", value=(60.0,), wanted=3, changed=1, due=due[0]),
+    )
+    assert "3 jobs were rescheduled" in said(fresh(app))
+    assert {job_row(conn, n).available_at for n in (1, 2, 3)} == {due[0]}
 
 
 def test_all_batches_get_the_same_time(
     open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def two_at_a_time(of: Any, filter: dict[str, Any], seconds: float, dry_run: bool) -> Any:
-        query = """
-            select * from jobq.reschedule('{}', delay => make_interval(secs => %s),
-              dry_run => %s, max_jobs => 2)"""
-        return of.execute(query, (seconds, dry_run)).fetchone()
-
-    monkeypatch.setitem(steering.MANY, "reschedule", two_at_a_time)
     monkeypatch.setattr(steering, "_BATCH", 2)
     enqueue_many(conn, 5)
     app = open_screen("jobs")
@@ -132,7 +176,7 @@ def test_a_job_that_fails_again_at_once_is_not_retried_for_ever(
         fail(conn, job)
     rounds = []
 
-    def one_round(of: Any, filter: dict[str, Any], dry_run: bool) -> Any:
+    def one_round(of: Any, filter: dict[str, Any], dry_run: bool, max_jobs: int = 100) -> Any:
         if dry_run:
             return retry(of, filter, dry_run)
         rounds.append(1)
@@ -155,7 +199,7 @@ def test_a_database_that_goes_away_meanwhile_is_told_with_what_was_done(
     cancel = steering.MANY["cancel"]
     rounds = []
 
-    def then_away(of: Any, filter: dict[str, Any], dry_run: bool) -> Any:
+    def then_away(of: Any, filter: dict[str, Any], dry_run: bool, max_jobs: int = 100) -> Any:
         if dry_run:
             return cancel(of, filter, dry_run)
         rounds.append(1)

@@ -50,7 +50,7 @@ FAILED = event(18, "failed", "running>queued", 1, "w", error="x", available_at=3
 AGAIN = event(31, "claimed", "queued>running", 2, "w")
 
 
-def told(events: list[dict[str, Any]], now: float) -> list[tuple[Any, ...]]:
+def told(events: list[dict[str, Any]], now: float | None) -> list[tuple[Any, ...]]:
     """The spans in seconds since the start."""
     return [
         (
@@ -60,7 +60,7 @@ def told(events: list[dict[str, Any]], now: float) -> list[tuple[Any, ...]]:
             (one.end - START).total_seconds(),
             one.outcome,
         )
-        for one in spans(events, at(now))
+        for one in spans(events, None if now is None else at(now))
     ]
 
 
@@ -135,6 +135,44 @@ def test_events_make_spans(
     events: list[dict[str, Any]], now: float, expected: list[tuple[Any, ...]]
 ) -> None:
     assert told(events, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (
+            [CLAIMED, event(17, "progress", "", 1, "w", progress=0.5)],
+            [(1, "run", 15, 17, "")],
+        ),
+        ([CLAIMED, FAILED], [(1, "run", 15, 18, "failed")]),
+        (
+            [FAILED, event(25, "changed", "", 1, priority=3)],
+            [(1, "run", 18, 18, "failed"), (2, "not due", 18, 25, "")],
+        ),
+        ([], []),
+    ],
+)
+def test_an_earlier_page_is_told_as_far_as_its_events_go(
+    events: list[dict[str, Any]], expected: list[tuple[Any, ...]]
+) -> None:
+    assert told(events, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("10000-01-01T08:59:59+09:00", datetime.max.replace(tzinfo=UTC)),
+        ("0001-12-31T19:00:00-05:00 BC", datetime.min.replace(tzinfo=UTC)),
+        ("9999-12-31T23:59:59-01:00", datetime.max.replace(tzinfo=UTC)),
+        ("9999-12-31T23:59:59+00:00", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+    ],
+)
+def test_a_job_due_in_no_year_of_pythons_is_due_at_its_end(text: str, due: datetime) -> None:
+    enqueued = {**ENQUEUED, "detail": json.dumps({"available_at": text})}
+    (one,) = spans([enqueued], max(at(5), due)) if due > at(0) else spans([enqueued], at(5))
+    assert due in (one.end, datetime.min.replace(tzinfo=UTC))
+    assert one.phase == ("not due" if due > at(0) else "waiting")
+    assert lines([enqueued])[0].said[0].startswith("due ")
 
 
 def test_moments_lie_in_the_lane_of_their_attempt() -> None:
@@ -214,6 +252,14 @@ def test_a_chart_shows_how_each_attempt_ended() -> None:
     assert list(rows[rows["phase"] == "run"]["sign"]) == ["✕ failed", "▶ running"]
     (mark,) = rows[rows["phase"] == "mark"].to_dict("records")
     assert (mark["what"], mark["lane"], mark["start"]) == ("progress", 1, at(16))
+
+
+def test_a_chart_of_an_earlier_page_gives_an_open_run_no_outcome() -> None:
+    report = event(16, "progress", "", 1, "w", progress=0.5)
+    drawing = attempts(spans([CLAIMED, report], None), [])
+    assert drawing is not None
+    (row,) = drawing.rows.to_dict("records")
+    assert (row["sign"].strip(), row["what"], row["end"]) == ("", "run", at(16))
 
 
 def test_a_chart_of_many_attempts_shows_the_newest() -> None:

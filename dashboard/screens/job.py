@@ -200,7 +200,8 @@ def _story(job_id: int, now: datetime) -> None:
     before: int | None = st.session_state.get(f"_before_{job_id}")
     found = read(queries.timeline, job_id, before, EVENTS).data
     events = found["rows"]
-    drawing = attempts(timeline.spans(events, now), timeline.marks(events))
+    told_until = now if before is None else None
+    drawing = attempts(timeline.spans(events, told_until), timeline.marks(events))
     if drawing is not None:
         chart(drawing, "The attempts over time; the list below says the same in words.")
     with st.container(horizontal=True):

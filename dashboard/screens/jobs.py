@@ -1,6 +1,5 @@
 """Jobs: found by filters that the address holds, listed live, steered by selection or by filter."""
 
-import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,10 +8,10 @@ import streamlit as st
 import job_filters
 import queries
 import search
+import typed
 from data import Away, Reading, read, rights
 from listing import CSV_COLUMNS, Listing, held, table, ticked
-from questions import ask, pending
-from search import Search
+from questions import ask, forget, pending
 from steering import VERBS, Steer
 from ui import MARKS, amount, csv_of, literal, live, shown, span
 
@@ -39,14 +38,15 @@ _COLUMNS = {
 def main() -> None:
     """Draw the filters, the question that is open, and the list."""
     job_filters.draw()
-    wanted, problems = job_filters.wanted()
+    wanted = job_filters.wanted()
     job_filters.chips()
-    for problem in problems:
-        st.error(literal(problem, 500), icon=":material/error:")
-    if problems:
+    if problems := wanted.problems():
+        for problem in problems:
+            st.error(literal(problem, 500), icon=":material/error:")
+        forget()
         return
     listing = st.session_state.get("_listing")
-    if listing is None or listing.search != wanted:
+    if listing is None or listing.typed != wanted:
         listing = st.session_state["_listing"] = Listing(wanted)
     live(lambda: _list(listing))
     pending("jobs")
@@ -54,15 +54,13 @@ def main() -> None:
 
 def _list(listing: Listing) -> None:
     places = _ticks(listing)
+    found: dict[str, Any] = {}
     if places:
-        ids = tuple(row["id"] for row in listing.rows)
-        reading = read(search.by_ids, ids)
-        listing.rows = held(listing.rows, reading.data)
-        found: dict[str, Any] = {}
+        reading = _held(listing)
     else:
-        page = read(search.find, listing.search, listing.trail[-1], PAGE)
+        page = read(typed.find, listing.typed, listing.trail[-1], PAGE)
         reading, found = Reading(page.data["rows"], page.at, page.problem), page.data
-        listing.rows = list(page.data["rows"])
+    listing.rows, listing.at = list(reading.data), reading.at
     chosen = ticked(listing.rows, places)
     with st.container(horizontal=True):
         shown(reading)
@@ -82,7 +80,19 @@ def _list(listing: Listing) -> None:
         height="content",
         column_config=_COLUMNS,
     )
-    _pager(listing, found)
+    if not places:
+        _pager(listing, found)
+
+
+def _held(listing: Listing) -> Reading[list[dict[str, Any]]]:
+    """The rows that are shown, as they are now; while the database is away, as they are shown."""
+    try:
+        reading = read(search.by_ids, tuple(row["id"] for row in listing.rows))
+    except Away as away:
+        return Reading(listing.rows, listing.at, str(away))
+    if reading.at < listing.at:  # left from when they were ticked before
+        return Reading(listing.rows, listing.at, reading.problem)
+    return Reading(held(listing.rows, reading.data), reading.at, reading.problem)
 
 
 def _ticks(listing: Listing) -> list[int]:
@@ -94,14 +104,14 @@ def _counts(listing: Listing) -> None:
         reading = read(queries.overview)
     except Away:
         return
-    wanted = listing.search
+    wanted = dict(listing.typed.texts)
     counts = {row["status"]: row for row in reading.data["counts"]}
     told = []
     for status, mark in MARKS.items():
-        if status in counts and wanted.status in (None, status):
+        if status in counts and wanted.get("status", status) == status:
             row = counts[status]
             told.append(f"{mark} {amount(row['jobs'], estimated=row['estimated'])}")
-    filtered = dataclasses.replace(wanted, status=None) != Search()
+    filtered = wanted.keys() - {"status"}
     # What takes long to count is counted more rarely than the list is read.
     age = (datetime.now(UTC) - reading.at).total_seconds()
     when = f", counted {span(round(age))} ago" if age > 15 else ""
@@ -115,7 +125,7 @@ def _empty(listing: Listing, found: dict[str, Any]) -> None:
     elif listing.trail[-1] is not None:
         st.info("No more jobs.")
         _pager(listing, found)
-    elif listing.search == Search():
+    elif not listing.typed.texts:
         st.info(
             "No jobs yet. Enqueue one from your program, with `jobq enqueue`, or on the screen"
             " New job.",
@@ -156,8 +166,9 @@ def _bar(listing: Listing, chosen: tuple[int, ...]) -> None:
 
 
 def _verbs(listing: Listing, chosen: tuple[int, ...]) -> None:
+    status = dict(listing.typed.texts).get("status")
     for name, verb in VERBS.items():
-        if (chosen or listing.search.status in (None, *verb.statuses)) and st.button(
+        if (chosen or status in (None, *verb.statuses)) and st.button(
             verb.label, key=f"do_{name}", icon=verb.icon
         ):
             listing.asked += 1
@@ -167,29 +178,48 @@ def _verbs(listing: Listing, chosen: tuple[int, ...]) -> None:
 def _question(listing: Listing, name: str, chosen: tuple[int, ...]) -> Steer:
     if chosen:
         return Steer(name, {"ids": list(chosen)}, chosen)
-    return Steer(name, listing.search.filter(), described=job_filters.described())
+    # Ages count from now, once: what is confirmed is what was previewed.
+    now = typed.now()
+    return Steer(name, listing.typed.search(now).filter(), described=listing.typed.described(now))
 
 
 def _pager(listing: Listing, found: dict[str, Any]) -> None:
     after = found.get("after")
     with st.container(horizontal=True, vertical_alignment="center"):
         if len(listing.trail) > 1:
-            st.button("Newest", key="first", on_click=listing.turn, args=(None,))
-            st.button("Back", key="back", icon=":material/chevron_left:", on_click=listing.back)
+            st.button("Newest", key="first", on_click=_turn, args=(listing, None))
+            st.button(
+                "Back",
+                key="back",
+                icon=":material/chevron_left:",
+                on_click=_back,
+                args=(listing,),
+            )
         if after is not None:
             full = len(listing.rows) >= PAGE
             st.button(
                 "Next" if full else "Look further",
                 key="next",
                 icon=":material/chevron_right:",
-                on_click=listing.turn,
-                args=(after,),
+                on_click=_turn,
+                args=(listing, after),
             )
         if found:
             words = f"Page {len(listing.trail)}, {found['order']}."
             if found["looked_at"] is not None and after is not None:
                 words += f" Looked at {_looked_at(found)}."
             st.caption(words, width="content")
+
+
+def _turn(listing: Listing, after: tuple[Any, ...] | None) -> None:
+    # A tick that came just before the click holds the list: no page is turned unseen.
+    if not _ticks(listing):
+        listing.turn(after)
+
+
+def _back(listing: Listing) -> None:
+    if not _ticks(listing):
+        listing.back()
 
 
 def _looked_at(found: dict[str, Any]) -> str:
