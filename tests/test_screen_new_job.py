@@ -8,6 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from acting import ACTOR
 from screens import HOSTILE, double_click, fresh, links, said
+from ui import literal
 from verbs import enqueue, job_row, rows
 
 pytest_plugins = ["screens"]
@@ -149,7 +150,7 @@ def test_a_kind_is_needed(screen: AppTest, conn: Connection) -> None:
 
 def test_a_kind_without_a_worker_is_told(screen: AppTest, conn: Connection) -> None:
     fill(screen, kind=HOSTILE)
-    assert f"No live worker has been seen for the kind {HOSTILE}" in said(screen).replace("\\", "")
+    assert f"No live worker has been seen for the kind {literal(HOSTILE)}" in said(screen)
     assert HOSTILE not in said(screen)
 
 

@@ -24,7 +24,7 @@ from model_machine import NAMES
 from model_values import NewJob, Outcome
 from model_verbs import Verbs
 
-STEPS = int(os.environ.get("JOBQ_PROVE_STEPS", "2500"))
+STEPS = int(os.environ.get("JOBQ_PROVE_STEPS", "2000"))
 
 few = st.integers(1, 4)
 kinds = st.sampled_from(["a", "b"])
