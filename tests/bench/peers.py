@@ -123,7 +123,11 @@ def peers(bench: Bench) -> list[Row]:
             if wanted and figure in values:  # the server's CPU is not known everywhere
                 other = f"{figure}: {(base if single else base_of_two).name}"
                 what = f"{figure}: {peer.name}"
-                rows.add(what, unit, values[figure], ratio_to=None if what == other else other)
+                rows.add(
+                    what, unit, values[figure],
+                    ratio_to=None if what == other else other,
+                    target="≥ 1.3" if figure == _DRAIN and peer is _JOBQ else None,
+                )  # fmt: skip
     return rows.list()
 
 

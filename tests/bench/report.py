@@ -132,7 +132,8 @@ def draw(curves: list[Curve], folder: Path) -> list[Path]:
         for name, points in curve.series.items():
             marker = "o" if len(points) <= 20 else ""
             axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, label=name)
-        axes.set(title=curve.title, xlabel=curve.x_label, ylabel=curve.y_label)
+        axes.set(xlabel=curve.x_label, ylabel=curve.y_label)
+        figure.suptitle(curve.title, fontsize="medium")
         axes.set_ylim(bottom=0)
         xs = [x for points in curve.series.values() for x, _ in points]
         if min(xs) > 0 and max(xs) >= 60 * min(xs):
@@ -141,7 +142,7 @@ def draw(curves: list[Curve], folder: Path) -> list[Path]:
             axes.minorticks_off()
         axes.grid(visible=True, alpha=0.3)
         if len(curve.series) > 1:
-            axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+            figure.legend(frameon=False, loc="outside lower center", ncols=len(curve.series))
         paths.append(folder / f"{curve.name}.png")
         figure.savefig(paths[-1], dpi=120)
         plt.close(figure)
