@@ -80,7 +80,7 @@ def settle(conn: Connection, *outcomes: Any) -> list[tuple[int, bool | None, str
 def succeed(conn: Connection, *jobs: Any) -> None:
     """Settle all as succeeded, which must be accepted."""
     answers = settle(conn, *(outcome(job, "succeeded") for job in jobs))
-    assert [accepted for _, accepted, _ in answers] == [True] * len(jobs)
+    assert [accepted for _, accepted, _ in answers] == [True] * len(jobs), answers
 
 
 def fail(conn: Connection, job: Any, error: str = "ValueError: no", **fields: object) -> None:
