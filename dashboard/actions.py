@@ -50,7 +50,8 @@ _PURGE = """
 select jobq.purge(clock_timestamp() - %(cutoff)s::timestamptz, %(max_jobs)s::int,
   %(statuses)s::jobq.job_status[])"""
 
-_BATCH = 10_000
+#: How many jobs an act on many takes at once.
+BATCH = 10_000
 
 
 class _Undo(Exception):
@@ -109,14 +110,14 @@ def check(conn: Connection, *args: Any, **kwargs: Any) -> dict[str, Any]:
 
 
 def retry_jobs(
-    conn: Connection, filter: dict[str, Any], dry_run: bool, max_jobs: int = _BATCH
+    conn: Connection, filter: dict[str, Any], dry_run: bool, max_jobs: int = BATCH
 ) -> dict[str, Any]:
     """Retry the failed and cancelled jobs that match; return {matched, changed, sample}."""
     return _many(conn, _RETRY_JOBS, filter, dry_run, max_jobs)
 
 
 def cancel_jobs(
-    conn: Connection, filter: dict[str, Any], dry_run: bool, max_jobs: int = _BATCH
+    conn: Connection, filter: dict[str, Any], dry_run: bool, max_jobs: int = BATCH
 ) -> dict[str, Any]:
     """Cancel the queued jobs that match, ask the running ones to stop."""
     return _many(conn, _CANCEL_JOBS, filter, dry_run, max_jobs)
@@ -127,7 +128,7 @@ def set_priority(
     filter: dict[str, Any],
     priority: int,
     dry_run: bool,
-    max_jobs: int = _BATCH,
+    max_jobs: int = BATCH,
 ) -> dict[str, Any]:
     """Move the queued jobs that match to a priority."""
     return _many(conn, _SET_PRIORITY, filter, dry_run, max_jobs, priority=priority)
@@ -138,7 +139,7 @@ def reschedule(
     filter: dict[str, Any],
     delay_seconds: float,
     dry_run: bool,
-    max_jobs: int = _BATCH,
+    max_jobs: int = BATCH,
 ) -> dict[str, Any]:
     """Make the queued jobs that match due after a delay."""
     return _many(conn, _RESCHEDULE, filter, dry_run, max_jobs, delay=delay_seconds)

@@ -11,7 +11,7 @@ import streamlit as st
 from charts import Drawing
 from data import Reading
 from queries import WINDOWS
-from ui import ago, viewer_zone
+from ui import ago, local
 
 __all__ = [
     "about",
@@ -85,7 +85,7 @@ def about(share: float) -> str:
 
 def dated(reading: Reading[Any]) -> str:
     """From when a further reading of a page is; the page's first one has the banner."""
-    at = reading.at.astimezone(viewer_zone()).strftime("%H:%M:%S")
+    at = local(reading.at).strftime("%H:%M:%S")
     if reading.problem is None:
         return f"As of {at}."
     return f":material/cloud_off: As of {at} ({ago(reading.at)}), nothing newer."

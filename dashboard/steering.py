@@ -18,8 +18,6 @@ from ui import amount, literal
 
 __all__ = ["MANY", "VERBS", "Steer", "Verb", "ask_value", "asked_value", "participle", "refusals"]
 
-_BATCH = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class Verb:
@@ -177,8 +175,8 @@ class Steer:
         more = ", …" if self.wanted > len(dry["sample"]) else ""
         st.markdown(f"**{jobs}** will be {participle(self.name, self.value)}. {verb.consequence}")
         st.caption(f"Job {', '.join(map(str, dry['sample']))}{more}")
-        if self.wanted > _BATCH:
-            st.caption(f"In batches of {_BATCH:,}. Closing this dialog stops after a batch.")
+        if self.wanted > actions.BATCH:
+            st.caption(f"In batches of {actions.BATCH:,}. Closing this dialog stops after a batch.")
         with st.container(horizontal=True):
             st.button(
                 f"{verb.label}: {jobs}",
@@ -203,7 +201,7 @@ class Steer:
         while self.state == "working":
             try:
                 # Not one job more than was agreed to, however many match by now.
-                most = min(_BATCH, self.wanted - self.changed)
+                most = min(actions.BATCH, self.wanted - self.changed)
                 outcome = act(verb, self.filter, *value, False, most)
             except (JobqError, Away) as refusal:
                 self.problem, self.state = str(refusal), "done"

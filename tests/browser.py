@@ -135,3 +135,34 @@ def open_browser(chromium: Browser) -> Iterator[Callable[..., Viewer]]:
     for viewer in viewers:
         viewer.page.context.close()
     assert [misdeed for viewer in viewers for misdeed in viewer.misdeeds] == []
+
+
+OpenBrowser = Callable[..., Viewer]
+
+
+@pytest.fixture
+def db(connect: Callable[..., Connection], shared_dsn: str) -> Connection:
+    """A connection to the database that the module's dashboard shows."""
+    return connect(shared_dsn)
+
+
+def enqueue(db: Connection, kind: str, count: int = 1) -> list[int]:
+    query = (
+        "select (jobq.enqueue(%s, jsonb_build_object('n', n))).job_id from generate_series(1, %s) n"
+    )
+    return [row[0] for row in db.execute(query, (kind, count))]
+
+
+def claim(db: Connection, kind: str, worker: str = "w") -> tuple[int, str]:
+    row = db.execute(
+        "select id, lease_token from jobq.claim(%s, kinds => array[%s])", (worker, kind)
+    ).fetchone()
+    assert row is not None
+    return row[0], str(row[1])
+
+
+def fail(db: Connection, kind: str, count: int = 1, error: str = "E: no") -> list[int]:
+    ids = enqueue(db, kind, count)
+    for _ in ids:
+        db.execute("select jobq.fail(%s, %s, %s, retryable => false)", (*claim(db, kind), error))
+    return ids

@@ -30,7 +30,7 @@ from jobq import _binaries, embedded
 from jobq.migrate import migrate
 
 # They hold fixtures, and are imported by the tests that use those.
-pytest.register_assert_rewrite("browser", "screens")
+pytest.register_assert_rewrite("browser", "dashboards", "screens")
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "jobq-test-"

@@ -1,18 +1,22 @@
 """The dashboard's queries as a test calls them: on a connection like the dashboard's own."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from helpers import Connection
+import pytest
+from helpers import Connection, wait_until
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
+import reading
+from reading import Source
 from scale import Connect
 from sql import Connection as Asking
 
-__all__ = ["Asking", "Counted", "asking", "grant", "in_hand_of"]
+__all__ = ["Asking", "Counted", "asking", "clock", "grant", "in_hand_of", "source", "under_way"]
 
 
 def grant(conn: Connection, make_role: Callable[..., str], *levels: str) -> str:
@@ -52,3 +56,31 @@ class Counted:
         self.calls += 1
         assert self.go.wait(30)
         return (self.calls, *args)
+
+
+@pytest.fixture
+def source(dsn: str) -> Iterator[Source]:
+    """A source of the test's own."""
+    opened = Source(dsn)
+    yield opened
+    opened.close()
+
+
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that the test moves."""
+    now = [1000.0]
+    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
+    return now
+
+
+@contextmanager
+def under_way(source: Source, query: Counted) -> Iterator[None]:
+    """A reading of this query that has begun, and ends with the block."""
+    query.go.clear()
+    calls = query.calls
+    reader = threading.Thread(target=source.read, args=(query,), kwargs={"max_age": 0})
+    reader.start()
+    wait_until(lambda: query.calls > calls)
+    yield
+    query.go.set()
+    reader.join(30)

@@ -1,6 +1,5 @@
 """The dashboard as its viewer has it: live, steering what was on screen, text that stays text."""
 
-import json
 import re
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ from conftest import chosen_binaries
 from helpers import Connection, scalar
 from playwright.sync_api import Page, expect
 
-from browser import Viewer
+from browser import OpenBrowser, claim, enqueue, fail
 from jobq import embedded
 from jobq.dashboard import Dashboard
 from jobq.migrate import migrate
@@ -18,38 +17,9 @@ from jobq.migrate import migrate
 pytest_plugins = ["browser"]
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
-OpenBrowser = Callable[..., Viewer]
 SCREENS = ["", "jobs", "job", "failures", "new_job", "workers", "kinds", "database", "sql_api"]
 #: Of the list of jobs, in pixels.
 HEADER, ROW = 35, 35
-
-
-@pytest.fixture
-def db(connect: Callable[..., Connection], shared_dsn: str) -> Connection:
-    """A connection to the database that the module's dashboard shows."""
-    return connect(shared_dsn)
-
-
-def enqueue(db: Connection, kind: str, count: int = 1) -> list[int]:
-    query = (
-        "select (jobq.enqueue(%s, jsonb_build_object('n', n))).job_id from generate_series(1, %s) n"
-    )
-    return [row[0] for row in db.execute(query, (kind, count))]
-
-
-def claim(db: Connection, kind: str, worker: str = "w") -> tuple[int, str]:
-    row = db.execute(
-        "select id, lease_token from jobq.claim(%s, kinds => array[%s])", (worker, kind)
-    ).fetchone()
-    assert row is not None
-    return row[0], str(row[1])
-
-
-def fail(db: Connection, kind: str, count: int = 1, error: str = "E: no") -> list[int]:
-    ids = enqueue(db, kind, count)
-    for _ in ids:
-        db.execute("select jobq.fail(%s, %s, %s, retryable => false)", (*claim(db, kind), error))
-    return ids
 
 
 def statuses(db: Connection, kind: str) -> list[str]:
@@ -161,133 +131,6 @@ def test_what_is_half_typed_or_open_survives_refreshes(
     expect(example).to_be_visible()
     refreshed(page)
     expect(example).to_be_visible()
-
-
-# Each in its place would load something, open a dialog, or look like something else.
-KIND = "<img src=//evil.example/k onerror=alert(1)> **k** :red[k]"
-ERROR = "<b>E</b>: [e](//evil.example/e) ![e](//evil.example/i) $e$"
-WORKER = "<script>alert(2)</script> `w` ![w](//evil.example/w)"
-KEY = "<a href=//evil.example>key</a> [k](javascript:alert(3))"
-ACTOR = "<iframe src=//evil.example/a></iframe> _a_"
-PART = "![p](//evil.example/p)</script><script>alert(4)</script>"
-# Streamlit rewrites these after it has taken the escapes away.
-REWRITTEN = (
-    ":material/delete: :material_x: :streamlit: a -> b <- c <-> d -- e >= f <= g ~= h"
-    " http://evil.example www.evil.example u@e.io"
-)
-MARKUP = 'b:text-is("E"), strong:text-is("k"), code:text-is("w"), em:text-is("a"), .katex, iframe'
-LEADS_ELSEWHERE = """
-() => [...document.querySelectorAll("[src], [href]")].filter((element) => {
-  const target = element.getAttribute("src") ?? element.getAttribute("href");
-  const url = new URL(target, location);
-  return ["javascript:", "mailto:"].includes(url.protocol) || url.hostname.endsWith("evil.example");
-}).map((element) => element.outerHTML)"""
-
-
-def injected(page: Page) -> list[str]:
-    """Elements that stored text has become."""
-    markup = [element.evaluate("e => e.outerHTML") for element in page.locator(MARKUP).all()]
-    return markup + list(page.evaluate(LEADS_ELSEWHERE))
-
-
-@pytest.fixture
-def hostile(db: Connection) -> int:
-    """A failed job with such text wherever text is stored, and one that runs, and no other."""
-    db.execute("""
-        alter table jobq.jobs disable trigger user;
-        alter table jobq.job_events disable trigger user;
-        truncate jobq.jobs, jobq.job_events;
-        alter table jobq.jobs enable trigger user;
-        alter table jobq.job_events enable trigger user""")
-    payload = json.dumps({PART: PART})
-    db.execute("select set_config('jobq.actor', %s, false)", (ACTOR,))
-    query = "select job_id from jobq.enqueue(%s, %s::jsonb, idempotency_key => %s)"
-    job_id = int(scalar(db, query, KIND, payload, KEY))
-    for round_number in (1, 2):
-        run = claim(db, KIND, WORKER)
-        db.execute("select jobq.log(%s, %s, 'error', %s)", (*run, PART))
-        db.execute("select jobq.report_progress(%s, %s, 0.5, %s)", (*run, PART))
-        if round_number == 1:
-            db.execute("select jobq.cancel(%s)", (job_id,))
-            db.execute("select jobq.stop(%s, %s, %s)", (*run, ERROR))
-            db.execute("select jobq.retry(%s)", (job_id,))
-    db.execute("select jobq.fail(%s, %s, %s, retryable => false)", (*run, ERROR))
-    enqueue(db, KIND, 2)
-    claim(db, KIND, WORKER)
-    return job_id
-
-
-def test_stored_text_is_shown_as_it_is_on_every_screen(
-    dashboard: Dashboard,
-    open_browser: OpenBrowser,
-    db: Connection,
-    connect: Callable[..., Connection],
-    shared_dsn: str,
-    hostile: int,
-) -> None:
-    holder = connect(shared_dsn, autocommit=False, application_name=KIND[:60])
-    holder.execute("set transaction isolation level repeatable read")
-    holder.execute("select 1")
-    # What is out of sight in a table is not in the page.
-    viewer = open_browser(dashboard, width=2500, height=2000)
-
-    def shows(texts: list[str], screen: str, **params: object) -> None:
-        page = viewer.visit(screen, **params)
-        for text in texts:
-            expect(page.locator("body")).to_contain_text(text)
-        assert injected(page) == [], screen
-
-    shows([KIND, ERROR, WORKER], "")
-    shows([KIND, ERROR, KEY], "jobs", status="failed", kind=KIND)
-    shows([KIND, WORKER], "jobs", status="running", kind=KIND)
-    shows([KIND], "jobs", kind=KIND, payload=json.dumps({PART: PART}), error=ERROR, worker=WORKER)
-    shows([KIND, ERROR, WORKER, KEY, ACTOR, PART], "job", job=hostile)
-    shows([KIND], "job")
-    shows([KIND, ERROR.partition(":")[0]], "failures")
-    error = scalar(db, "select jobq.error_class(%s)", ERROR)
-    shows([KIND, ERROR], "failures", kind=KIND, error=error)
-    shows([WORKER], "workers")
-    shows([KIND], "kinds", kind=KIND)
-    shows([KIND[:60]], "database")
-    shows([], "new_job", kind=KIND)
-    shows(["No function fits"], "sql_api", q=KIND)
-
-
-def test_stored_text_is_not_rewritten(
-    dashboard: Dashboard, open_browser: OpenBrowser, db: Connection, hostile: int
-) -> None:
-    (job_id,) = fail(db, REWRITTEN, error=REWRITTEN)
-    viewer = open_browser(dashboard)
-
-    def seen(page: Page, place: str, most: int = 200) -> None:
-        expect(page.locator(place, has_text="material/delete").first).to_be_visible()
-        texts = [text.replace("\u2060", "") for text in page.locator(place).all_inner_texts()]
-        assert any(REWRITTEN[:most] in text for text in texts), texts
-        assert injected(page) == []
-
-    seen(viewer.visit("job", job=job_id), "h3")
-    seen(viewer.visit("job"), '[data-testid="stPageLink"]', 79)
-    page = viewer.visit("jobs", kind=REWRITTEN, status="failed")
-    seen(page, "button", 59)
-    page.get_by_role("button", name="All that match").click()
-    page.get_by_role("button", name="Retry", exact=True).click()
-    seen(page, '[data-testid="stDialog"]')
-
-
-def test_questions_and_answers_show_stored_text_as_it_is(
-    dashboard: Dashboard, open_browser: OpenBrowser, hostile: int
-) -> None:
-    page = open_browser(dashboard).visit("jobs", kind=KIND, error=ERROR, status="failed")
-    page.get_by_role("button", name="All that match").click()
-    page.get_by_role("button", name="Retry", exact=True).click()
-    dialog = page.get_by_test_id("stDialog")
-    expect(dialog).to_contain_text(KIND)
-    expect(dialog).to_contain_text(ERROR)
-    assert injected(page) == []
-    page = open_browser(dashboard).visit("job", job=hostile)
-    page.get_by_role("button", name="Run again with another payload").click()
-    expect(page.get_by_test_id("stDialog").get_by_role("textbox")).to_have_value(re.compile("evil"))
-    assert injected(page) == []
 
 
 def test_a_phone_shows_every_screen_without_scrolling_sideways(

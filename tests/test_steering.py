@@ -8,6 +8,7 @@ from helpers import Connection
 from psycopg.rows import dict_row
 from streamlit.testing.v1 import AppTest
 
+import actions
 import search
 import steering
 from acting import ACTOR, actors, confirm, fail
@@ -95,7 +96,7 @@ def test_more_than_a_batch_is_done_in_batches(
         return cancel(conn, filter, dry_run, max_jobs)
 
     monkeypatch.setitem(steering.MANY, "cancel", noted)
-    monkeypatch.setattr(steering, "_BATCH", 2)
+    monkeypatch.setattr(actions, "BATCH", 2)
     enqueue_many(conn, 5)
     app = open_screen("jobs")
     app.button(key="do_cancel").click().run()
@@ -157,7 +158,7 @@ def test_work_that_was_interrupted_goes_on_to_the_same_time(
 def test_all_batches_get_the_same_time(
     open_screen: OpenScreen, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steering, "_BATCH", 2)
+    monkeypatch.setattr(actions, "BATCH", 2)
     enqueue_many(conn, 5)
     app = open_screen("jobs")
     app.button(key="do_reschedule").click().run()

@@ -30,8 +30,10 @@ create trigger record_new_jobs after insert on jobq.jobs
 for each row execute function jobq._record_new_jobs();
 create trigger record_transitions after update on jobq.jobs
 for each row execute function jobq._record_transitions();
-alter function jobq._record_new_jobs() reset enable_nestloop reset enable_hashjoin reset jit;
-alter function jobq._record_transitions() reset enable_nestloop reset enable_hashjoin reset jit
+alter function jobq._record_new_jobs() reset enable_nestloop reset enable_mergejoin
+  reset enable_hashjoin reset jit;
+alter function jobq._record_transitions() reset enable_nestloop reset enable_mergejoin
+  reset enable_hashjoin reset jit
 """
 _FOREIGN_KEY = """
 alter table jobq.job_events add constraint job_events_job_id_fkey
