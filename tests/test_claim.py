@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from helpers import Connection, scalar, wait_until
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ledger import refused
@@ -44,6 +44,14 @@ JOBS = st.lists(
     unique_by=lambda job: job[0],
 )
 BATCHES = st.lists(st.integers(1, 8), min_size=1, max_size=4)
+# Each key of the order against all that follow it.
+OPPOSED = [
+    (6, 0, -1, -1, "a"),
+    (1, 0, -1, 0, "a"),
+    (2, 0, -1, -1, "a"),
+    (3, 0, -2, 0, "a"),
+    (9, 1, 0, 0, "a"),
+]
 KINDS = st.one_of(st.none(), st.lists(st.sampled_from("abcd"), max_size=3))
 
 
@@ -66,6 +74,7 @@ def insert(conn: Connection, jobs: list[tuple[int, int, int, int, str]]) -> None
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+@example(jobs=OPPOSED, batches=[1, 1, 1, 1], kinds=None)
 @given(jobs=JOBS, batches=BATCHES, kinds=KINDS)
 def test_jobs_come_in_the_order_that_sorted_gives(
     conn: Connection,
