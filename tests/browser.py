@@ -19,6 +19,7 @@ from psycopg import sql
 from jobq._children import stop_all
 from jobq.dashboard import Dashboard
 
+SCREENS = ["", "jobs", "job", "failures", "new_job", "workers", "kinds", "database", "sql_api"]
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
     "--no-sandbox",

@@ -155,13 +155,14 @@ def test_a_worker_that_leaves_jobs_running_exits_1(
     dsn: str, conn: Connection, tmp_path: Path
 ) -> None:
     (tmp_path / "slow.py").write_text(
-        "import jobq, time\napp = jobq.App()\n"
-        "@app.job('slow')\ndef slow() -> None: time.sleep(60)\n"
+        "import jobq, pathlib, time\napp = jobq.App()\n@app.job('slow')\n"
+        "def slow() -> None: pathlib.Path('at work').touch(); time.sleep(60)\n"
     )
     conn.execute("select jobq.enqueue('slow')")
     worker = start(("worker", "slow:app"), dsn, tmp_path, JOB_WORKER_SHUTDOWN_SECONDS="0.1")
     try:
-        wait_until(lambda: status_of(conn, 1) == "running")
+        # What is only claimed would be given back.
+        wait_until((tmp_path / "at work").exists)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 1
     finally:

@@ -9,7 +9,7 @@ from conftest import chosen_binaries
 from helpers import Connection, scalar
 from playwright.sync_api import Page, expect
 
-from browser import OpenBrowser, claim, enqueue, fail
+from browser import SCREENS, OpenBrowser, claim, enqueue, fail
 from jobq import embedded
 from jobq.dashboard import Dashboard
 from jobq.migrate import migrate
@@ -17,7 +17,6 @@ from jobq.migrate import migrate
 pytest_plugins = ["browser"]
 pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
-SCREENS = ["", "jobs", "job", "failures", "new_job", "workers", "kinds", "database", "sql_api"]
 #: Of the list of jobs, in pixels.
 HEADER, ROW = 35, 35
 
@@ -131,18 +130,6 @@ def test_what_is_half_typed_or_open_survives_refreshes(
     expect(example).to_be_visible()
     refreshed(page)
     expect(example).to_be_visible()
-
-
-def test_a_phone_shows_every_screen_without_scrolling_sideways(
-    dashboard: Dashboard, open_browser: OpenBrowser, hostile: int
-) -> None:
-    viewer = open_browser(dashboard, width=400, height=800)
-    measure = "e => Math.max(e.scrollWidth - e.clientWidth, document.body.scrollWidth - innerWidth)"
-    wide = {}
-    for screen in SCREENS:
-        page = viewer.visit(screen, **({"job": hostile} if screen == "job" else {}))
-        wide[screen] = page.get_by_test_id("stMain").evaluate(measure)
-    assert wide == dict.fromkeys(SCREENS, 0)
 
 
 def test_while_the_database_restarts_the_last_data_stays_and_the_page_recovers(

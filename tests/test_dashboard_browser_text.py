@@ -1,4 +1,4 @@
-"""Stored text in a browser: whatever it says, it is shown as it is and does nothing."""
+"""Stored text in a browser: whatever it says, it is shown as it is, fits, and does nothing."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 from helpers import Connection, scalar
 from playwright.sync_api import Page, expect
 
-from browser import OpenBrowser, claim, enqueue, fail
+from browser import SCREENS, OpenBrowser, claim, enqueue, fail
 from jobq.dashboard import Dashboard
 
 pytest_plugins = ["browser"]
@@ -139,3 +139,15 @@ def test_questions_and_answers_show_stored_text_as_it_is(
     page.get_by_role("button", name="Run again with another payload").click()
     expect(page.get_by_test_id("stDialog").get_by_role("textbox")).to_have_value(re.compile("evil"))
     assert injected(page) == []
+
+
+def test_a_phone_shows_every_screen_without_scrolling_sideways(
+    dashboard: Dashboard, open_browser: OpenBrowser, hostile: int
+) -> None:
+    viewer = open_browser(dashboard, width=400, height=800)
+    measure = "e => Math.max(e.scrollWidth - e.clientWidth, document.body.scrollWidth - innerWidth)"
+    wide = {}
+    for screen in SCREENS:
+        page = viewer.visit(screen, **({"job": hostile} if screen == "job" else {}))
+        wide[screen] = page.get_by_test_id("stMain").evaluate(measure)
+    assert wide == dict.fromkeys(SCREENS, 0)
