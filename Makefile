@@ -29,10 +29,11 @@ demo: $(VENV)/.run
 
 # On the PostgreSQL that requirements.txt brings; JOBQ_TEST_PG_BINDIR names the programs of another
 # one, TEST_DATABASE_URL a running server. ARGS goes to pytest. Tests mostly wait, so twice as many
-# run at once as there are cores; each of the JOBS processes has a server of its own.
+# run at once as there are cores; each of the JOBS processes has a server of its own. The groups,
+# whose tests share a browser or a build, go first.
 JOBS ?= 4
 test: venv
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 # What `make test` shows in small, at the published sizes: a million rows, half a minute of
 # collisions, many thousand steps and hundreds of kills.

@@ -14,20 +14,26 @@ import pandas as pd
 import pytest
 import streamlit as st
 from helpers import ROOT, Connection
+from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest
 
+SCREENS = [path.stem for path in sorted((ROOT / "dashboard" / "screens").glob("*.py"))]
 #: Text that a screen must show as it stands, whatever renders it.
 HOSTILE = "**bold** <b>x</b> :red[x] $a$ [l](http://x)"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _packages_are_searched_once() -> Iterator[None]:
-    # For components, by each session that starts: half a second over all that is installed.
+def _sessions_start_quickly() -> Iterator[None]:
+    # Each session would search all that is installed for components, and compile its screens.
+    config.set_option("runner.magicEnabled", False)  # as in dashboard/.streamlit
     with pytest.MonkeyPatch.context() as patch:
         search = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", search)
+        compiled = cache(ScriptCache().get_bytecode)
+        patch.setattr(ScriptCache, "get_bytecode", lambda _, path: compiled(path))
         yield
 
 

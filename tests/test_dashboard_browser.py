@@ -9,13 +9,13 @@ from conftest import chosen_binaries
 from helpers import Connection, scalar
 from playwright.sync_api import Page, expect
 
-from browser import SCREENS, OpenBrowser, claim, enqueue, fail
+from browser import OpenBrowser, claim, enqueue, fail
 from jobq import embedded
 from jobq.dashboard import Dashboard
 from jobq.migrate import migrate
 
 pytest_plugins = ["browser"]
-pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
 #: Of the list of jobs, in pixels.
 HEADER, ROW = 35, 35
@@ -171,10 +171,6 @@ def test_a_reader_only_looks_until_it_is_granted_more(
     role = make_role()
     db.execute("select jobq.grant_access(%s, 'reader')", (role,))
     viewer = open_browser(start_dashboard(f"{shared_dsn} user={role} password=test"))
-    for screen in SCREENS:
-        page = viewer.visit(screen)
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        assert page.get_by_text("No data yet").count() == 0, screen
     page = viewer.visit("job", job=job_id, refresh="1 s")
     expect(page.get_by_test_id("stMain")).to_contain_text("✕ failed")
     expect(page.get_by_test_id("stMain")).to_contain_text("may read but not act")

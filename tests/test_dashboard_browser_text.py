@@ -8,11 +8,12 @@ import pytest
 from helpers import Connection, scalar
 from playwright.sync_api import Page, expect
 
-from browser import SCREENS, OpenBrowser, claim, enqueue, fail
+from browser import OpenBrowser, claim, enqueue, fail
 from jobq.dashboard import Dashboard
+from screens import SCREENS
 
 pytest_plugins = ["browser"]
-pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300), pytest.mark.xdist_group("text")]
 
 # Each in its place would load something, open a dialog, or look like something else.
 KIND = "<img src=//evil.example/k onerror=alert(1)> **k** :red[k]"
@@ -148,6 +149,7 @@ def test_a_phone_shows_every_screen_without_scrolling_sideways(
     measure = "e => Math.max(e.scrollWidth - e.clientWidth, document.body.scrollWidth - innerWidth)"
     wide = {}
     for screen in SCREENS:
-        page = viewer.visit(screen, **({"job": hostile} if screen == "job" else {}))
+        path = "" if screen == "overview" else screen
+        page = viewer.visit(path, **({"job": hostile} if screen == "job" else {}))
         wide[screen] = page.get_by_test_id("stMain").evaluate(measure)
     assert wide == dict.fromkeys(SCREENS, 0)

@@ -8,7 +8,9 @@ import streamlit as st
 from helpers import Connection, scalar
 from streamlit.testing.v1 import AppTest
 
-from screens import said
+from browser import claim, enqueue, fail
+from dashboards import grant
+from screens import SCREENS, said
 from ui import literal
 
 pytest_plugins = ["screens"]
@@ -20,6 +22,25 @@ def test_without_a_login_configured_everybody_gets_in(open_screen: OpenScreen) -
     app = open_screen("new_job")
     assert [title.value for title in app.title] == ["New job"]
     assert "Log out" not in [button.label for button in app.button]
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_a_reader_sees_every_screen(
+    screen: str,
+    open_screen: OpenScreen,
+    conn: Connection,
+    make_role: Callable[..., str],
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fail(conn, "k")
+    enqueue(conn, "k")
+    claim(conn, "k")
+    role = grant(conn, make_role, "reader")
+    monkeypatch.setenv("DATABASE_URL", f"{dsn} user={role} password=test")
+    app = open_screen(screen)
+    assert len(app.title) == 1
+    assert [error.value for error in app.error] == []
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from jobq.paths import dashboard_dir, db_dir
 
 SQL = sorted(file.relative_to(ROOT / "db").as_posix() for file in (ROOT / "db").rglob("*.sql"))
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.xdist_group("package")]
 
 
 @pytest.fixture(scope="module")
