@@ -214,7 +214,7 @@ def test_a_floor_that_makes_no_sense_is_ignored(
             whole = value if isinstance(value, str) else json.dumps({**floor(conn), **value})
             conn.execute("select set_config('jobq.floor', %s, false)", (whole,))
             assert claim_one(conn).id == job_id
-            assert set(floor(conn)) == {"kinds", "full_at", "cost", "bands"}
+            assert set(floor(conn)) == {"kinds", "at", "full_at", "cost", "bands"}
 
 
 def test_a_floor_from_the_future_is_ignored(conn: Connection) -> None:

@@ -122,6 +122,20 @@ def test_a_job_known_before_the_worker_went_idle_starts_on_time(
         assert -0.001 <= latency(conn, delayed) < 10
 
 
+def test_of_two_jobs_told_at_once_the_later_one_starts_on_time(
+    app: App, dsn: str, conn: Connection
+) -> None:
+    with captured_log() as lines, running(app, dsn, poll_seconds=60):
+        settled_worker(conn)
+        wait_until(lambda: lines.getvalue().count(" poll ") >= 4)
+        with conn.transaction():
+            now, later = (
+                client.enqueue(conn, NewJob(kind="k", delay=delay)).job_id for delay in (None, 2)
+            )
+        assert latency(conn, now) < 10
+        assert -0.001 <= latency(conn, later) < 10
+
+
 def test_a_transaction_that_began_before_the_locks_and_commits_late(
     app: App, dsn: str, conn: Connection, connect: Callable[..., Connection]
 ) -> None:

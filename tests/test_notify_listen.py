@@ -7,7 +7,7 @@ from time import monotonic
 
 import psycopg
 import pytest
-from helpers import Connection, scalar
+from helpers import Connection, scalar, wait_until
 
 from ledger import in_thread, refused
 from verbs import enqueue, enqueue_many, heard, run
@@ -153,6 +153,29 @@ def test_next_due_tells_when_the_next_job_of_the_kinds_falls_due(conn: Connectio
     assert seconds_until_due(conn, []) is None
     run(conn, kind="b")
     assert seconds_until_due(conn, ["b"]) is not None
+
+
+CLAIMED_AT = ("", ', "at": "soon"', ', "at": "-infinity"', ', "at": "2999-01-01"', ', "at": []')
+
+
+def test_next_due_looks_back_to_the_sessions_last_claim_of_these_kinds(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    for kinds in (None, ["a", "b"]):
+        conn.execute("select from jobq.claim('w', kinds => %s)", (kinds,))
+    enqueue(conn, "a", delay="0.2 s")
+    wait_until(lambda: scalar(conn, "select bool_and(available_at < now()) from jobq.jobs"))
+    for kinds in (["a", "b"], ["b", "a", "a"]):
+        found = seconds_until_due(conn, kinds)
+        assert found is not None
+        assert found <= 0
+    # What the floor says is of the last claim alone, and of its kinds.
+    assert seconds_until_due(conn, ["a"]) is None
+    assert seconds_until_due(conn, None) is None
+    assert seconds_until_due(connect(), ["a", "b"]) is None
+    for broken in ("", "{", "7", *(f'{{"kinds": ["a", "b"]{at}}}' for at in CLAIMED_AT)):
+        conn.execute("select set_config('jobq.floor', %s, false)", (broken,))
+        assert seconds_until_due(conn, ["a", "b"]) is None
 
 
 def test_next_due_is_early_where_many_foreign_jobs_wait_never_late(conn: Connection) -> None:

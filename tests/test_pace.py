@@ -1,50 +1,132 @@
-from typing import Any
+from jobq._listener import Listener as RealListener
+from jobq._pace import AGAIN_SECONDS, BUSY_SECONDS, FIRST_STEPS, LINGER_SECONDS, Pace
 
-from jobq._pace import AGAIN_SECONDS, Pace
+POLL = 60.0
 
 
-class Listener:
-    """Holds its locks, has looked back, and has heard what it is told."""
+class Listener(RealListener):
+    """Takes its locks at once, has looked back, and has heard what it is told."""
 
-    held = settled = True
+    held = False
+    settled = True
 
     def __init__(self) -> None:
         self.news = False
 
-    def idle(self) -> None: ...
+    def idle(self) -> None:
+        self.held = True
+
+    def busy(self) -> None:
+        self.held = False
 
     def heard(self) -> bool:
         heard, self.news = self.news, False
         return heard
 
 
-def idle_pace(listener: Any) -> Pace:
-    """A pace that has done with the short steps of going idle, at time 0."""
-    pace = Pace(listener, poll_seconds=60)
-    for _ in range(4):
-        pace.claimed(0, 10, 0.0, probed=True, due_in=None)
-    assert pace.next_at(1) == 60
-    return pace
+def turn(pace: Pace, now: float, found: int, due_in: float | None = None) -> None:
+    """A turn of the coordinator that claims: ten are asked for."""
+    assert pace.wants_claim(now)
+    if pace.claimed(found, 10, now):
+        pace.rest(found, now, due_in)
+
+
+def idle_pace(listener: Listener) -> tuple[Pace, float]:
+    """A pace that has done with the quick looks of going idle, and when."""
+    pace = Pace(listener, poll_seconds=POLL)
+    now = 0.0
+    while True:
+        turn(pace, now, 0)
+        if pace.next_at(1) == now + POLL:
+            return pace, now
+        now = pace.next_at(1)
+
+
+def test_who_finds_nothing_looks_by_itself_for_a_moment_then_says_it_is_idle() -> None:
+    listener = Listener()
+    pace = Pace(listener, poll_seconds=POLL)
+    now, pauses = 0.0, []
+    while not listener.held:
+        turn(pace, now, 0)
+        pauses.append(round(pace.next_at(1) - now, 6))
+        now = pace.next_at(1)
+    assert pauses == [*LINGER_SECONDS, FIRST_STEPS[0]]
 
 
 def test_who_was_told_of_a_job_and_found_none_looks_once_more() -> None:
     listener = Listener()
-    pace = idle_pace(listener)
+    pace, now = idle_pace(listener)
     listener.news = True
-    assert pace.wants_claim(5.0)
-    pace.claimed(0, 10, 5.0, probed=False, due_in=None)
-    assert pace.wants_claim(5.0)  # not probed: asked once more at once
-    pace.claimed(0, 10, 5.0, probed=True, due_in=None)
-    assert pace.next_at(1) == 5 + AGAIN_SECONDS
-    pace.claimed(0, 10, 5 + AGAIN_SECONDS, probed=True, due_in=None)
-    assert pace.next_at(1) == 5 + AGAIN_SECONDS + 60
+    turn(pace, now + 5, 0)
+    assert pace.next_at(1) == now + 5 + AGAIN_SECONDS
+    now = pace.next_at(1)
+    turn(pace, now, 0)
+    assert pace.next_at(1) == now + POLL
 
 
 def test_who_was_told_of_a_job_and_found_one_does_not() -> None:
     listener = Listener()
-    pace = idle_pace(listener)
+    pace, now = idle_pace(listener)
     listener.news = True
-    assert pace.wants_claim(5.0)
-    pace.claimed(1, 10, 5.0, probed=True, due_in=None)
-    pace.claimed(0, 10, 6.0, probed=True, due_in=None)
-    assert pace.next_at(1) == 66
+    turn(pace, now + 5, 1)
+    assert not pace.more
+    assert pace.next_at(1) == now + POLL
+
+
+def test_who_found_the_job_it_was_told_of_looks_when_the_next_falls_due() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    listener.news = True
+    turn(pace, now + 5, 1, due_in=2.0)
+    assert pace.next_at(1) == now + 7
+
+
+def test_a_claim_whose_question_failed_is_made_again() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    listener.news = True
+    assert pace.wants_claim(now + 5)
+    assert pace.claimed(0, 10, now + 5)  # and then the connection was lost
+    assert pace.wants_claim(now + 5.1)
+
+
+def test_who_is_told_again_and_again_gives_up_its_locks_until_it_finds_nothing() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    began = now = now + 5
+    while listener.held:
+        assert now <= began + 2 * BUSY_SECONDS
+        listener.news = True
+        turn(pace, now, 1)
+        now += 0.004
+    assert now > began + BUSY_SECONDS
+    assert pace.more
+    for pause in LINGER_SECONDS:
+        turn(pace, now, 0)
+        assert not listener.held
+        now += pause
+    turn(pace, now, 1)  # so it begins anew
+    for pause in LINGER_SECONDS:
+        turn(pace, now, 0)
+        now += pause
+    assert not listener.held
+    turn(pace, now, 0)
+    assert listener.held
+
+
+def test_who_is_told_now_and_then_keeps_its_locks() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    for number in range(100):
+        listener.news = True
+        turn(pace, now + 5 + number * 0.02, 1)
+    assert listener.held
+
+
+def test_who_is_told_of_what_others_take_keeps_its_locks() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    for number in range(100):
+        listener.news = True
+        turn(pace, now + 5 + number * 0.004, 0)
+    assert listener.held

@@ -80,6 +80,29 @@ comment on function jobq._read_floor(text[], timestamptz) is
 'The session''s floor: the index position per priority, time and cost (seconds) of the last full scan. full_at is null where there '
 'is none that holds: unset, malformed, of other kinds, or of a time to come.';
 
+create or replace function jobq._claimed_at(kinds text[], now timestamptz) returns timestamptz
+language plpgsql stable
+set search_path = pg_catalog, jobq, pg_temp
+as $$
+declare
+  v_floor jsonb;
+begin
+  v_floor := nullif(current_setting('jobq.floor', true), '')::jsonb;
+  if v_floor -> 'kinds' is not distinct from coalesce(to_jsonb(_claimed_at.kinds), 'null')
+    and (v_floor ->> 'at')::timestamptz between _claimed_at.now - interval '1 minute' and _claimed_at.now
+  then
+    return (v_floor ->> 'at')::timestamptz;
+  end if;
+  return _claimed_at.now;
+exception
+  when others then
+    return _claimed_at.now;
+end
+$$;
+
+comment on function jobq._claimed_at(text[], timestamptz) is
+'When this session last claimed these kinds (sorted, each once), if that is at most a minute ago; else now.';
+
 create or replace function jobq.claim(
   worker text, max_jobs int default 1, kinds text[] default null, lease interval default '60 seconds'
 ) returns setof jobq.jobs
@@ -168,7 +191,7 @@ begin
   -- that was not reached, as it was, from its start after a full scan.
   perform set_config('jobq.floor', (
     select jsonb_build_object(
-        'kinds', v_kinds, 'full_at', v_full_at, 'cost', v_cost,
+        'kinds', v_kinds, 'at', v_now, 'full_at', v_full_at, 'cost', v_cost,
         'bands', coalesce(jsonb_agg(
           case
             when b.took is not null

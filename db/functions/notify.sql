@@ -100,7 +100,14 @@ set jit = off
 as $$
 declare
   v_now timestamptz := clock_timestamp();
+  v_kinds text[];
+  v_since timestamptz;
 begin
+  if next_due.kinds is not null then
+    v_kinds := array(select distinct k.kind from unnest(next_due.kinds) k(kind) order by k.kind);
+  end if;
+  -- What falls due between a claim and this question is seen by neither, unless this looks back to the claim.
+  v_since := jobq._claimed_at(v_kinds, v_now);
   -- All 201 priorities by descent: known ones would have to be found by walking past dead entries. Foreign kinds are
   -- passed over within the first 1,000 rows of a priority; past them the answer is early, never late.
   return (
@@ -114,7 +121,7 @@ begin
           select s.available_at, s.kind
           from jobq.jobs s
           where s.status = 'queued' and s.priority = p.priority::smallint
-            and s.available_at > v_now and s.available_at <= v_now + interval '60 seconds'
+            and s.available_at > v_since and s.available_at <= v_now + interval '60 seconds'
           order by s.available_at, s.created_at, s.id
           limit 1000
         ) j
@@ -126,5 +133,6 @@ end
 $$;
 
 comment on function jobq.next_due(text[]) is
-'Seconds until a job of these kinds (null: any) falls due, if one does within 60 s; else null. May be early where many other kinds wait, '
-'never late. Ask before the claim, not after it, or miss what falls due in between.';
+'Seconds until a job of these kinds (null: any) falls due, if one does within 60 s; else null. What fell due since this session''s '
+'last claim of the same kinds counts, with zero or less: so ask after a claim. May be early where many other '
+'kinds wait, never late.';

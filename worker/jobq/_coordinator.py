@@ -173,15 +173,15 @@ class Coordinator:
         asked = min(room, self._batch.size)
         now = monotonic()
         if room > 0 and self._pace.wants_claim(now):
-            # While claims find jobs there is no need to know what falls due later.
-            probe, polled = not self._pace.more, self._pace.polled(now)
-            # Asked first: what falls due between the two statements is found by the claim.
-            due_in = self._next_due(conn) if probe else None
+            polled = self._pace.polled(now)
             jobs = self._fetch_or_shrink(asked)
             if polled:
                 log(logger, logging.DEBUG, "poll", found=len(jobs))
             self._hold(jobs)
-            self._pace.claimed(len(jobs), asked, monotonic(), probed=probe, due_in=due_in)
+            if self._pace.claimed(len(jobs), asked, monotonic()):
+                # Looks back to the claim, so nothing falls due unseen between the two.
+                due_in = self._next_due(conn)
+                self._pace.rest(len(jobs), monotonic(), due_in)
             room -= len(jobs)
         self._room = room
         self._pace.supply(room, now)

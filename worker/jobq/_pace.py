@@ -9,6 +9,10 @@ __all__ = ["Batch", "Pace", "PollSchedule"]
 FIRST_STEPS = (0.01, 0.05, 0.25)
 LONGEST_SECONDS = 60.0
 BUSY_SECONDS = 0.1
+# Each notified commit waits for a lock of the whole server. So who is told again and again gives up
+# its idle locks, looks by itself, and is idle only when these looks have found nothing.
+STREAM_GAP_SECONDS = 0.01
+LINGER_SECONDS = (0.002, 0.004, 0.008, 0.016)
 # A claim may pass over a job below its session's floor, until its last full scan is 20 times its
 # cost ago; so who was told of a job and found none looks once more.
 AGAIN_SECONDS = 2.0
@@ -64,6 +68,8 @@ class Pace:
         self._schedule = PollSchedule(poll_seconds)
         self._more = True  # the last claim found jobs, and there may be more
         self._told = False  # that there may be jobs, since the last claim
+        self._told_at = self._stream_since = -inf
+        self._lingered = 0  # claims that found nothing since we were busy
         self._poll_at = -inf
         self._busy_since: float | None = None
 
@@ -74,37 +80,46 @@ class Pace:
 
     def wants_claim(self, now: float) -> bool:
         """Whether to claim now, given a free thread."""
-        self._told = self._listener.heard() or self._told
+        if self._listener.heard():
+            self._told = True
+            if now - self._told_at > STREAM_GAP_SECONDS:
+                self._stream_since = now
+            self._told_at = now
         return self._told or self._more or now >= self._poll_at
 
     def polled(self, now: float) -> bool:
         """Whether it is the schedule that asks."""
         return not self._more and now >= self._poll_at
 
-    def claimed(
-        self, found: int, asked: int, now: float, *, probed: bool, due_in: float | None
-    ) -> None:
-        """Take in what a claim found. `probed`: `due_in` was asked for before it.
-
-        Without that, an empty claim is followed by another: what falls due between a claim and the
-        question when something will is seen by neither.
-        """
+    def claimed(self, found: int, asked: int, now: float) -> bool:
+        """Take in what a claim found; return whether to ask what falls due next, for `rest`."""
+        if found and self._told and now - self._stream_since >= BUSY_SECONDS:
+            self._listener.busy()
+        held = self._listener.held
+        self._more = found > 0 and (found == asked or not held)
         if found:
-            # Fewer than asked for, and any new one will be notified: no need to ask again.
-            self._more = found == asked or not self._listener.held
-            if self._more and not self._listener.held:
-                self._schedule.restart()
-        elif not probed:
-            self._more = False
-            self._poll_at = now
-        else:
-            self._more = False
-            self._listener.idle()
-            settled = self._listener.settled
-            pause = self._schedule.pause(settled=settled, due_in=due_in)
-            self._poll_at = now + (min(pause, AGAIN_SECONDS) if self._told else pause)
-        if found or probed:
+            self._lingered = 0
+        elif not held and self._lingered < len(LINGER_SECONDS):
+            self._poll_at = now + LINGER_SECONDS[self._lingered]
+            self._lingered += 1
             self._told = False
+            return False
+        if self._more:
+            self._told = False
+            if not held:
+                self._schedule.restart()
+        return not self._more
+
+    def rest(self, found: int, now: float, due_in: float | None) -> None:
+        """Wait to be notified, or for the schedule, or for the job that falls due."""
+        if found:  # fewer than asked for, and any new one will be notified
+            if due_in is not None:
+                self._poll_at = min(self._poll_at, now + max(due_in, 0.001))
+        else:
+            self._listener.idle()
+            pause = self._schedule.pause(settled=self._listener.settled, due_in=due_in)
+            self._poll_at = now + (min(pause, AGAIN_SECONDS) if self._told else pause)
+        self._told = False
 
     def failed(self) -> None:
         """Take in that a claim failed: whatever was the reason for it still stands."""
