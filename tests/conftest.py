@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import psycopg
 import pytest
@@ -44,6 +45,18 @@ SETTINGS = {
 LITTLE_LOG = {"wal_level": "minimal", "max_wal_senders": "0", "full_page_writes": "off"}
 
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Among several processes: what may take long first, then what waits and what works, mixed."""
+    if not hasattr(config, "workerinput"):
+        return
+
+    def key(item: pytest.Item) -> tuple[float, int]:
+        longest = max((mark.args[0] for mark in item.iter_markers("timeout")), default=0)
+        return -longest, crc32(item.nodeid.encode())
+
+    items.sort(key=key)
 
 
 def pytest_collection_finish() -> None:

@@ -11,7 +11,7 @@ from jobq import App, Cancel, Fatal, NewJob, Snooze, client, current_job
 from jobq import _outcome as outcome_module
 from jobq._housekeeping import Housekeeping
 from proxy import Proxy
-from workers import captured_log, counts, events, finish, job, running, settings, status
+from workers import IDLE_LOCKS, captured_log, counts, events, finish, job, running, settings, status
 
 TERMINAL = {"succeeded", "failed", "cancelled"}
 
@@ -494,7 +494,7 @@ def test_the_debug_log_tells_every_step(app: App, dsn: str, conn: Connection) ->
 
     renewed = threading.Event()
     with captured_log() as lines, running(app, dsn, lease_seconds=1):
-        wait_until(lambda: " poll " in lines.getvalue())
+        wait_until(lambda: scalar(conn, IDLE_LOCKS) == 1)
         job_id = handler.enqueue().job_id
         wait_until(lambda: " renew " in lines.getvalue())
         renewed.set()

@@ -22,6 +22,8 @@ from command import Result, run, start
 from jobq.demo.files import compare, find_files
 from jobq.demo.run import command_name
 
+pytestmark = pytest.mark.timeout(300)
+
 FILES = {
     "empty": b"",
     "a.txt": b"one\ntwo\n",

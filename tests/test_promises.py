@@ -18,15 +18,11 @@ from jobq import App, CurrentJob
 from jobq._coordinator import Coordinator
 from scale import Connect
 from verbs import claim, enqueue, enqueue_old, outcome, reap, settle
-from workers import finish, job, running
+from workers import IDLE_LOCKS, finish, job, running
 
 #: Seconds between a worker's looks while an older transaction may commit, and what machines add.
 ASKS_EACH = 1.0
 SLACK = 2.0
-IDLE_LOCKS = """
-select count(distinct pid) from pg_locks
-where locktype = 'advisory' and classid = jobq._idle_class()::oid
-  and database = (select oid from pg_database where datname = current_database())"""
 
 
 def below_the_floor(conn: Connection) -> dict[str, tuple[int, Callable[[], object]]]:

@@ -18,6 +18,12 @@ from psycopg.rows import dict_row
 from jobq import App, Worker, WorkerSettings
 from jobq.log import LineFormatter
 
+#: How many workers are idle and will be notified.
+IDLE_LOCKS = """
+select count(distinct pid) from pg_locks
+where locktype = 'advisory' and classid = jobq._idle_class()::oid
+  and database = (select oid from pg_database where datname = current_database())"""
+
 
 def settings(dsn: str, **values: Any) -> WorkerSettings:
     """Settings for tests: two threads, quick reaping, no purge, little patience at the end."""

@@ -6,6 +6,8 @@ its documentation says is fastest. The definitions hold for all of them:
 - drain: jobs over the time from the first start to the last finish that the queue itself recorded
 - drain, start included: to that last finish from the start of the worker process
 - enqueue: jobs over the seconds that the calls took, on one connection, by the queue's own client
+- pick-up: from the clock reading of the enqueue to that of the claim, both the server's and in the
+  queue's own record; jobs one at a time, 20 to 40 ms apart, one idle worker process
 - WAL and server CPU: over a job's whole life, enqueued in bulk and drained
 - worker CPU: of the worker processes, from their start to their end
 """
@@ -23,11 +25,13 @@ from typing import Any
 
 import psycopg
 from harness import Bench, Meter, Row, Rows
+from load import percentile
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "peers"
 PYTHON = HERE.parent.parent / ".venv-peers" / "bin" / "python"
 BULK = 1000
+WARM = 50
 TIMEOUT_SECONDS = 900.0
 
 Process = subprocess.Popen[bytes]
@@ -42,6 +46,7 @@ class Peer:
     worker: tuple[str, ...]
     unfinished: str  # a query that gives a row while there are such jobs
     times: str  # first start, last finish, number of finished jobs
+    waits: str  # of each job, the ms from enqueue to claim, in order
     python: str = str(PYTHON)
     processes: int = 1
     part: int = 1  # of so many of the jobs
@@ -61,6 +66,7 @@ _JOBQ = Peer(
     ("-m", "jobq", "worker", "handlers:app"),
     "select from jobq.jobs where status <> 'succeeded' limit 1",
     "select min(started_at), max(finished_at), count(finished_at) from jobq.jobs",
+    "select extract(epoch from started_at - created_at)::float8 * 1000 from jobq.jobs order by id",
     sys.executable,
 )
 _PGQUEUER = Peer(
@@ -74,6 +80,12 @@ _PGQUEUER = Peer(
       count(*) filter (where status = 'successful')
     from pgqueuer_log
     """,
+    """
+    select extract(epoch from p.created - q.created)::float8 * 1000
+    from pgqueuer_log p join pgqueuer_log q using (job_id)
+    where p.status = 'picked' and q.status = 'queued'
+    order by job_id
+    """,
 )
 _PROCRASTINATE = Peer(
     "Procrastinate",
@@ -85,14 +97,22 @@ _PROCRASTINATE = Peer(
       count(*) filter (where type = 'succeeded')
     from procrastinate_events
     """,
+    """
+    select extract(epoch from s.at - d.at)::float8 * 1000
+    from procrastinate_events s join procrastinate_events d using (job_id)
+    where s.type = 'started' and d.type = 'deferred'
+    order by job_id
+    """,
     part=10,
 )
 _DRAIN, _BULK, _SINGLE = "drain", "enqueue by 1,000", "enqueue one by one"
+_PICKUP = {"pick-up p50": 0.5, "pick-up p99": 0.99}
 _FIGURES = {
     _DRAIN: "jobs/s",
     "drain, start included": "jobs/s",
     _BULK: "jobs/s",
     _SINGLE: "jobs/s",
+    **dict.fromkeys(_PICKUP, "ms"),
     "WAL": "bytes/job",
     "server CPU": "µs/job",
     "worker CPU": "µs/job",
@@ -119,7 +139,7 @@ def peers(bench: Bench) -> list[Row]:
     for figure, unit in _FIGURES.items():
         for peer, values in measured:
             single = peer.processes == 1
-            wanted = single or figure not in (_BULK, _SINGLE)
+            wanted = single or figure not in (_BULK, _SINGLE, *_PICKUP)
             if wanted and figure in values:  # the server's CPU is not known everywhere
                 other = f"{figure}: {(base if single else base_of_two).name}"
                 what = f"{figure}: {peer.name}"
@@ -163,10 +183,26 @@ def _measure(bench: Bench, peer: Peer, jobs: int, singles: int) -> dict[str, flo
         _SINGLE: singles / one_by_one,
         "worker CPU": worker_cpu * 1e6 / total,
     }
+    if peer.processes == 1:
+        figures |= _pickup(bench, peer)
     for meter in (filling, draining):
         for (name, _), value in meter.per_job().items():
             figures[name] = figures.get(name, 0) + value
     return figures
+
+
+def _pickup(bench: Bench, peer: Peer) -> dict[str, float]:
+    """How soon its idle worker claims a job."""
+    dsn = bench.fresh()
+    if peer.program != _JOBQ.program:
+        peer.call(dsn, "setup")
+    with closing(psycopg.connect(dsn, autocommit=True)) as conn, _workers(peer, dsn) as running:
+        # The first ones find it starting.
+        for jobs in (WARM, bench.jobs(200, full=1000)):
+            peer.call(dsn, "enqueue", str(jobs), "1", "slow")
+            _wait(conn, peer, running)
+        waits = [row[0] for row in conn.execute(peer.waits.encode())][WARM:]
+    return {figure: percentile(waits, share) for figure, share in _PICKUP.items()}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""jobq's side of `enqueue N BATCH`; its schema is there, and its worker is `jobq worker`."""
+"""jobq's side of `enqueue N BATCH [slow]`; its schema is there, and its worker is `jobq worker`."""
 
 import asyncio
 import sys
@@ -20,6 +20,7 @@ async def single(payloads: list[Payload]) -> None:
 
 
 if __name__ == "__main__":
-    jobs, batch = map(int, sys.argv[2:])
+    jobs, batch = map(int, sys.argv[2:4])
+    slow = sys.argv[4:] == ["slow"]
     noop.enqueue_many([])  # connects, as the others have before their first call
-    print(asyncio.run(timed(many if batch > 1 else single, jobs, batch)))
+    print(asyncio.run(timed(many if batch > 1 else single, jobs, batch, slow)))

@@ -2,9 +2,12 @@
 
 setup              install the schema
 enqueue N BATCH    enqueue N no-ops, BATCH a call; prints the seconds that the calls took
+enqueue N 1 slow   the same, one at a time, with 20 to 40 ms between them
 work               run no-ops until SIGTERM
 """
 
+import asyncio
+import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -20,7 +23,7 @@ class Peer:
     """A peer's three sub-commands; `work` gets the arguments that follow it."""
 
     setup: Callable[[], Coroutine[Any, Any, None]]
-    enqueue: Callable[[int, int], Coroutine[Any, Any, float]]
+    enqueue: Callable[[int, int, bool], Coroutine[Any, Any, float]]
     work: Callable[..., Coroutine[Any, Any, None]]
 
     def run(self, arguments: list[str]) -> Coroutine[Any, Any, None]:
@@ -28,23 +31,26 @@ class Peer:
         match arguments:
             case ["setup"]:
                 return self.setup()
-            case ["enqueue", jobs, batch]:
-                return self._enqueue(int(jobs), int(batch))
+            case ["enqueue", jobs, batch, *slow]:
+                return self._enqueue(int(jobs), int(batch), slow == ["slow"])
             case ["work", *numbers]:
                 return self.work(*map(int, numbers))
         sys.exit(__doc__)
 
-    async def _enqueue(self, jobs: int, batch: int) -> None:
-        print(await self.enqueue(jobs, batch))
+    async def _enqueue(self, jobs: int, batch: int, slow: bool) -> None:
+        print(await self.enqueue(jobs, batch, slow))
 
 
-async def timed(call: Call, jobs: int, batch: int) -> float:
+async def timed(call: Call, jobs: int, batch: int, slow: bool = False) -> float:
     """Seconds that enqueuing so many jobs took, in calls of a batch; making payloads is free."""
     seconds = 0.0
+    gaps = random.Random(1)
     for first in range(0, jobs, batch):
         last = min(first + batch, jobs)
         payloads = [{"n": n, "to": "ada@example.org"} for n in range(first, last)]
         started = time.perf_counter()
         await call(payloads)
         seconds += time.perf_counter() - started
+        if slow:
+            await asyncio.sleep(gaps.uniform(0.02, 0.04))
     return seconds

@@ -32,7 +32,7 @@ async def setup() -> None:
     await queries.optimize_autovacuum()
 
 
-async def enqueue(jobs: int, batch: int) -> float:
+async def enqueue(jobs: int, batch: int, slow: bool) -> float:
     """Lists for a batch, scalars for single jobs."""
     queries = await _queries()
 
@@ -43,7 +43,7 @@ async def enqueue(jobs: int, batch: int) -> float:
     async def single(payloads: list[Payload]) -> None:
         await queries.enqueue("noop", json.dumps(payloads[0]).encode())
 
-    return await timed(many if batch > 1 else single, jobs, batch)
+    return await timed(many if batch > 1 else single, jobs, batch, slow)
 
 
 async def work(managers: int = 1, batch: int = 500) -> None:

@@ -24,7 +24,7 @@ async def setup() -> None:
         await app.schema_manager.apply_schema_async()
 
 
-async def enqueue(jobs: int, batch: int) -> float:
+async def enqueue(jobs: int, batch: int, slow: bool) -> float:
     """batch_defer for a batch, defer for single jobs, on one connection."""
     app = _app(1)
     task = app.tasks["noop"]
@@ -36,7 +36,7 @@ async def enqueue(jobs: int, batch: int) -> float:
         await task.defer_async(**payloads[0])
 
     async with app.open_async():
-        return await timed(many if batch > 1 else single, jobs, batch)
+        return await timed(many if batch > 1 else single, jobs, batch, slow)
 
 
 async def work(concurrency: int = 30) -> None:
