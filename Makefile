@@ -28,8 +28,8 @@ demo: $(VENV)/.run
 	$(BIN)/jobq demo $(if $(HEADLESS),--headless)
 
 # On the PostgreSQL that requirements.txt brings; JOBQ_TEST_PG_BINDIR names the programs of another
-# one, TEST_DATABASE_URL a running server. ARGS goes to pytest. Tests often wait, so more than twice
-# run at once as there are cores; each of the JOBS processes has a server of its own. The groups,
+# one, TEST_DATABASE_URL a running server. ARGS goes to pytest. Tests often wait, so more than twice as
+# many run at once as there are cores; each of the JOBS processes has a server of its own. The groups,
 # whose tests share a browser or a build, go first.
 JOBS ?= 5
 test: venv

@@ -1,11 +1,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from helpers import Connection, scalar, wait_until
 
-from jobq import App, current_job
+from jobq import App, CurrentJob, _outcome, _settling, current_job
+from jobq._settling import FIRST_LOCKED_SECONDS, LOCKED_SECONDS, Settling
+from jobq.context import Notes
 from workers import captured_log, events, finish, running, status
 
 
@@ -85,3 +88,49 @@ def test_what_a_finished_handler_reported_is_given_up_with_its_lease(
         wait_until(lambda: time.monotonic() > notes.resume_at + 1, timeout=10)
         blocker.rollback()
         finish(conn, job_id, "succeeded", timeout=10)
+
+
+class Locks:
+    """A connection to a database in which every row is locked, until `free`."""
+
+    free = False
+
+    def execute(self, _query: str, _parameters: object) -> "Locks":
+        return self
+
+    def fetchall(self) -> list[tuple[int, None, None]]:
+        return [] if self.free else [(1, None, None)]
+
+
+def test_locked_outcomes_are_sent_again_soon_then_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_settling, "monotonic", lambda: now[0])
+    notes, locks = Notes(), Locks()
+    conn: Any = locks
+    job = CurrentJob(1000.0, notes, 1, "k", b"{}", 1, 10, "token", 0)
+    _outcome.returned(job, None)
+    claims = {1: job}
+    settling = Settling(claims, notes)
+
+    def pauses(count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            settling.send(conn)
+            assert settling.retry_at is not None
+            found.append(round(settling.retry_at - now[0], 6))
+            now[0] = settling.retry_at
+        return found
+
+    settling.add([job])
+    expected = [min(FIRST_LOCKED_SECONDS * 2**n, LOCKED_SECONDS) for n in range(7)]
+    assert pauses(7) == expected
+    locks.free = True
+    settling.send(conn)
+    assert not settling
+    assert not claims
+    locks.free = False
+    claims[1] = job
+    settling.add([job])
+    assert pauses(2) == expected[:2]

@@ -26,7 +26,8 @@ logger = logging.getLogger("jobq.worker")
 
 BATCH = 500
 MOST_BYTES = 32 * 1024 * 1024
-LOCKED_SECONDS = 0.2
+# Most locks are a claim's that came too late for the job, and last as long as its transaction.
+FIRST_LOCKED_SECONDS, LOCKED_SECONDS = 0.01, 0.2
 REPORT_PATIENCE_SECONDS = 5.0  # then an outcome goes without what its handler reported
 
 # Classes of errors that an outcome itself can cause: data, constraints, limits, functions.
@@ -49,6 +50,7 @@ class Settling:
         self._pending: list[CurrentJob] = []
         self._locked: list[CurrentJob] = []  # their rows were locked by somebody
         self._locked_until = 0.0
+        self._locked_pause = FIRST_LOCKED_SECONDS
         self._batch = Batch(BATCH)
 
     def add(self, jobs: Sequence[CurrentJob]) -> None:
@@ -79,6 +81,7 @@ class Settling:
         if self._locked and monotonic() >= self._locked_until:
             self._pending += self._locked
             self._locked = []
+            self._locked_pause = min(2 * self._locked_pause, LOCKED_SECONDS)
         while self._pending:
             batch = self._pending[: self._batch.size]
             now = monotonic()
@@ -100,6 +103,8 @@ class Settling:
                     self._pending[: len(batch)] = [job for job in batch if job not in gone]
                     raise
             del self._pending[: len(batch)]
+        if not self._locked:
+            self._locked_pause = FIRST_LOCKED_SECONDS
 
     def _report(
         self, conn: psycopg.Connection[Any], jobs: list[CurrentJob], now: float
@@ -122,7 +127,7 @@ class Settling:
 
     def _lock(self, jobs: set[CurrentJob]) -> None:
         self._locked += jobs
-        self._locked_until = monotonic() + LOCKED_SECONDS
+        self._locked_until = monotonic() + self._locked_pause
 
     def _send(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob]) -> None:
         text = f"[{','.join([_outcome.element(job) for job in jobs])}]"
