@@ -12,6 +12,7 @@ from helpers import wait_until
 from jobq import App, Cancel, CurrentJob, Fatal, Snooze, current_job
 from jobq._bell import Bell
 from jobq._executor import Executor
+from jobq._executor_async import AsyncExecutor, executor_for
 from jobq._outcome import ERROR_BYTES, clean, element, error_text
 from jobq.context import Notes
 
@@ -21,9 +22,14 @@ def claim(kind: str = "k", payload: bytes = b"{}", lease: float = 60) -> Current
     return CurrentJob(deadline, Notes(), 1, kind, payload, 1, 10, "token", 0)
 
 
+#: What may run an app that has only `async def` handlers: in life the first one does.
+ASYNC = pytest.mark.parametrize("kind", [AsyncExecutor, Executor])
+Kind = type[Executor]
+
+
 @contextmanager
-def executing(app: App, threads: int = 2) -> Iterator[Executor]:
-    executor = Executor(app.jobs, threads, Bell())
+def executing(app: App, threads: int = 2, kind: Kind | None = None) -> Iterator[Executor]:
+    executor = (kind or executor_for)(app.jobs, threads, Bell())
     executor.start()
     try:
         yield executor
@@ -41,20 +47,22 @@ def gather(executor: Executor, done: list[CurrentJob], count: int) -> None:
     wait_until(enough)
 
 
-def run(app: App, *jobs: CurrentJob, threads: int = 2) -> list[CurrentJob]:
+def run(
+    app: App, *jobs: CurrentJob, threads: int = 2, kind: Kind | None = None
+) -> list[CurrentJob]:
     """Run the jobs and return them in the order in which they ended."""
     done: list[CurrentJob] = []
-    with executing(app, threads) as executor:
+    with executing(app, threads, kind) as executor:
         executor.submit(jobs)
         gather(executor, done, len(jobs))
         assert executor.in_hand == 0
     return done
 
 
-def handled(handler: Callable[..., Any]) -> CurrentJob:
+def handled(handler: Callable[..., Any], kind: Kind | None = None) -> CurrentJob:
     app = App("dbname=unused")
     app.job("k")(handler)
-    (job,) = run(app, claim())
+    (job,) = run(app, claim(), kind=kind)
     return job
 
 
@@ -99,9 +107,20 @@ def test_what_a_handler_raises_decides_the_outcome(exc: Exception, ended: str, s
     assert said in job._outcome
 
 
-def test_a_failure_tells_the_handlers_lines_not_ours() -> None:
-    text = handled(raising(ValueError("no good")))._outcome
-    assert "raise exc" in text
+async def failing() -> None:
+    await asyncio.sleep(0)
+    raise ValueError("no good")
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [(raising(ValueError("no good")), Executor), (failing, Executor), (failing, AsyncExecutor)],
+)
+def test_a_failure_tells_the_handlers_lines_not_ours(
+    handler: Callable[..., Any], kind: Kind
+) -> None:
+    text = handled(handler, kind)._outcome
+    assert "raise " in text
     assert "jobq/_executor" not in text
 
 
@@ -123,6 +142,60 @@ def test_a_payload_that_does_not_fit_is_a_retryable_failure() -> None:
     assert job._ended == "failed"
     assert "does not fit" in job._outcome
     assert "retryable" not in job._outcome
+
+
+def test_async_handlers_alone_need_no_threads() -> None:
+    app = App("dbname=unused")
+    app.job("k")(failing)
+    with executing(app, threads=3):
+        assert handler_threads(3) == []
+    app.job("other")(lambda: None)
+    with executing(app, threads=3):
+        assert len(handler_threads(3)) == 3
+
+
+@ASYNC
+def test_what_an_async_handler_returns_or_raises_decides_the_outcome(kind: Kind) -> None:
+    async def returns() -> dict[str, int]:
+        await asyncio.sleep(0)
+        return {"a": 1}
+
+    async def snoozes() -> None:
+        raise Snooze(1.5)
+
+    async def wants(n: int) -> None: ...
+
+    assert handled(returns, kind)._outcome == '"outcome":"succeeded","result":{"a":1}'
+    assert handled(snoozes, kind)._ended == "snoozed"
+    assert "does not fit" in handled(wants, kind)._outcome
+
+
+@ASYNC
+def test_of_async_handlers_at_most_n_run_at_once_in_order(kind: Kind) -> None:
+    app = App("dbname=unused")
+    now, most = 0, 0
+    order: list[CurrentJob] = []
+
+    @app.job("k")
+    async def handler() -> None:
+        nonlocal now, most
+        order.append(current_job())
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+
+    jobs = [claim() for _ in range(20)]
+    with executing(app, threads=3, kind=kind) as executor:
+        executor.submit(jobs[:7])
+        executor.submit(jobs[7:])
+        done: list[CurrentJob] = []
+        gather(executor, done, 20)
+        assert executor.in_hand == executor.waiting == 0
+        assert executor.running() == []
+    assert most == 3
+    if kind is AsyncExecutor:  # threads take them in order, and reach the loop as they may
+        assert order == jobs
 
 
 @pytest.mark.parametrize("exit_with", [SystemExit, KeyboardInterrupt, GeneratorExit])
@@ -182,7 +255,8 @@ def test_both_kinds_together_run_at_most_n_at_once() -> None:
     assert both == {"sync", "async"}
 
 
-def test_async_handlers_run_at_the_same_time() -> None:
+@ASYNC
+def test_async_handlers_run_at_the_same_time(kind: Kind) -> None:
     app = App("dbname=unused")
     arrived = 0
 
@@ -193,7 +267,7 @@ def test_async_handlers_run_at_the_same_time() -> None:
         while arrived < 3:  # noqa: ASYNC110 - the others are to arrive meanwhile
             await asyncio.sleep(0.001)
 
-    done = run(app, *[claim() for _ in range(3)], threads=3)
+    done = run(app, *[claim() for _ in range(3)], threads=3, kind=kind)
     assert [job._ended for job in done] == ["succeeded"] * 3
 
 
@@ -224,22 +298,33 @@ def test_current_job_is_the_one_that_runs_here() -> None:
     assert set(seen) == set(jobs)
 
 
-def test_a_claim_that_lapsed_or_was_lost_before_it_started_does_not_run() -> None:
+@ASYNC
+def test_a_claim_that_lapsed_or_was_lost_before_it_started_does_not_run(kind: Kind) -> None:
     app = App("dbname=unused")
     ran: list[int] = []
-    app.job("k")(lambda: ran.append(1))
+
+    @app.job("k")
+    async def handler() -> None:
+        ran.append(1)
+
     lost = claim()
     lost._lost = True
-    done = run(app, claim(lease=-1), lost)
+    done = run(app, claim(lease=-1), lost, kind=kind)
     assert [job._ended for job in done] == ["", ""]
     assert ran == []
 
 
-def test_drain_takes_back_what_no_thread_has_taken() -> None:
+@ASYNC
+def test_drain_takes_back_what_has_not_started(kind: Kind) -> None:
     app = App("dbname=unused")
     go = threading.Event()
-    app.job("k")(lambda: go.wait(30) and None)
-    with executing(app) as executor:
+
+    @app.job("k")
+    async def handler() -> None:
+        while not go.is_set():  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.001)
+
+    with executing(app, kind=kind) as executor:
         jobs = [claim() for _ in range(6)]
         executor.submit(jobs)
         wait_until(lambda: len(executor.running()) == 2)
@@ -251,7 +336,8 @@ def test_drain_takes_back_what_no_thread_has_taken() -> None:
         gather(executor, done, 2)
 
 
-def test_interrupt_cancels_async_handlers() -> None:
+@ASYNC
+def test_interrupt_cancels_async_handlers(kind: Kind) -> None:
     app = App("dbname=unused")
     cleaned = threading.Event()
 
@@ -262,7 +348,7 @@ def test_interrupt_cancels_async_handlers() -> None:
         finally:
             cleaned.set()
 
-    with executing(app) as executor:
+    with executing(app, kind=kind) as executor:
         executor.submit([claim()])
         wait_until(lambda: any(job._interrupt for job in executor.running()))
         executor.interrupt()
@@ -390,8 +476,11 @@ def test_exceptions_thrown_at_any_moment_lose_no_job() -> None:
     assert {job._ended for job in done} <= {"succeeded", "failed", "released"}
 
 
+@ASYNC
 @pytest.mark.parametrize("exit_with", [SystemExit, KeyboardInterrupt])
-def test_the_event_loop_outlives_a_task_that_exits(exit_with: type[BaseException]) -> None:
+def test_the_event_loop_outlives_a_task_that_exits(
+    exit_with: type[BaseException], kind: Kind
+) -> None:
     app = App("dbname=unused")
 
     @app.job("bad")
@@ -409,6 +498,7 @@ def test_the_event_loop_outlives_a_task_that_exits(exit_with: type[BaseException
     async def good() -> None:
         await asyncio.sleep(0.01)
 
-    done = run(app, claim("bad"), claim("stop"), *[claim("good") for _ in range(3)])
+    jobs = claim("bad"), claim("stop"), *[claim("good") for _ in range(3)]
+    done = run(app, *jobs, kind=kind)
     ended = sorted((job.kind, job._ended) for job in done)
     assert ended == [("bad", "failed"), *[("good", "succeeded")] * 3, ("stop", "succeeded")]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from helpers import wait_until
 
+from jobq._executor import Executor
+from jobq._executor_async import AsyncExecutor
 from test_executor import handled
 
 
@@ -16,7 +18,9 @@ def raise_error() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("asynchronous", "kind"), [(False, Executor), (True, Executor), (True, AsyncExecutor)]
+)
 @pytest.mark.parametrize(
     ("leave", "code"),
     [
@@ -29,7 +33,7 @@ def raise_error() -> None:
     ids=["return", "exit", "exit 3", "exit why", "raise"],
 )
 def test_a_forked_child_ends_where_it_leaves_the_handler(
-    leave: Callable[[], None], code: int, asynchronous: bool
+    leave: Callable[[], None], code: int, asynchronous: bool, kind: type[Executor]
 ) -> None:
     children: list[int] = []
 
@@ -43,7 +47,7 @@ def test_a_forked_child_ends_where_it_leaves_the_handler(
     async def fork_async() -> None:
         fork()
 
-    job = handled(fork_async if asynchronous else fork)
+    job = handled(fork_async if asynchronous else fork, kind)
     (child,) = children
 
     def ended() -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from jobq._bell import Bell
 from jobq.app import Job
 from jobq.context import CurrentJob, _current
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "end_child"]
 
 logger = logging.getLogger("jobq.worker")
 
@@ -146,13 +146,13 @@ class Executor:
                 function, decode = self._handlers[job.kind]
                 result = function(**decode(job._payload))
                 if os.getpid() != here:
-                    _end_child(None)
+                    end_child(None)
                 if result is not None and inspect.isawaitable(result):
                     result = self._await(job, result)
                 _outcome.returned(job, result)
             except BaseException as exc:  # noqa: BLE001 - SystemExit too ends the job only
                 if os.getpid() != here:
-                    _end_child(exc)
+                    end_child(exc)
                 if not job._outcome:  # else it has returned, and this came from outside
                     _outcome.raised(job, exc)
         job._finished_at = monotonic()
@@ -213,12 +213,12 @@ async def _guarded(job: CurrentJob, awaitable: Any) -> tuple[BaseException | Non
     except BaseException as exc:  # noqa: BLE001 - recorded as the job's outcome
         error, result = exc, None
     if os.getpid() != here:
-        _end_child(error)
+        end_child(error)
     job._interrupt = None
     return error, result
 
 
-def _end_child(exc: BaseException | None) -> NoReturn:
+def end_child(exc: BaseException | None) -> NoReturn:
     """End the process that a handler forked and that left it: a copy of a worker must not go on.
 
     As Python would, but for exit hooks and buffers: they are the parent's, like the connections.

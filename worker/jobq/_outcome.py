@@ -12,6 +12,7 @@ ERROR_BYTES = 32 * 1024
 RESULT_BYTES = 16 * 1024 * 1024
 FORMATTING_SECONDS = 2.0
 
+_OURS = ("jobq._executor", "jobq._executor_async")
 _formatting = Lock()
 
 SUCCEEDED = '"outcome":"succeeded"'
@@ -88,7 +89,7 @@ def error_text(exc: BaseException) -> str:
     What is too long keeps its head and its tail.
     """
     frames = exc.__traceback__
-    while frames is not None and frames.tb_frame.f_globals.get("__name__") == "jobq._executor":
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in _OURS:
         frames = frames.tb_next
     held: list[bool] = []
     try:

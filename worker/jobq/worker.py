@@ -23,7 +23,7 @@ from jobq._access import check_worker
 from jobq._bell import Bell
 from jobq._connection import connect
 from jobq._coordinator import Coordinator
-from jobq._executor import Executor
+from jobq._executor_async import executor_for
 from jobq._listener import Listener
 from jobq._renewal import Renewal
 from jobq.app import App
@@ -66,7 +66,7 @@ class Worker:
         bell = Bell()
         claims: dict[int, CurrentJob] = {}
         jobs = {kind: app.jobs[kind] for kind in self.kinds}
-        self._executor = Executor(jobs, self.settings.threads, bell)
+        self._executor = executor_for(jobs, self.settings.threads, bell)
         lease = self.settings.lease_seconds
         self._listener = Listener(self._connect_listener, self._notify, self.kinds, bell)
         self._coordinator = Coordinator(
