@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pandas as pd
 import pytest
 from helpers import Connection, scalar
 from streamlit.testing.v1 import AppTest
 
+import queries
 from screens import fresh, said
 
 pytest_plugins = ["screens"]
@@ -72,6 +74,59 @@ def test_it_shows_sizes_settings_and_the_schemas_version(
     assert settings.loc["max_connections", "Value"] == scalar(conn, "show max_connections")
     assert settings.loc["max_wal_size", "Value"] == "512 MB"
     assert settings.loc["statement_timeout", "Value"] in ("10 s", "0 (off)")
+
+
+def state(**more: Any) -> dict[str, Any]:
+    """What `queries.database` reads."""
+    empty: dict[str, Any] = {"tables": [], "snapshots": [], "settings": []}
+    return {**empty, "schema_version": 2, "hidden_sessions": 0, **more}
+
+
+def test_dead_rows_are_told_as_a_share_of_the_live_ones(
+    open_screen: OpenScreen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"bytes": 2048, "last_autovacuum": None, "last_analyze": None}
+    rows = [
+        {**row, "relation": "jobs", "kind": "table", "rows": 200, "dead": 50},
+        {**row, "relation": "job_events", "kind": "table", "rows": None, "dead": 0},
+        {**row, "relation": "jobs_pkey", "kind": "index", "rows": 200, "dead": None},
+    ]
+    monkeypatch.setattr(queries, "database", lambda _conn: state(tables=rows))
+    relations = table(open_screen("database"), "Relation").set_index("Relation")
+    assert list(relations["Dead rows"]) == ["≈ 50 (25%)", "0", ""]
+    assert list(relations["Rows"]) == ["≈ 200", "-", "≈ 200"]
+    assert list(relations["Last vacuum"]) == ["never", "never", ""]
+
+
+def test_of_several_old_snapshots_the_oldest_is_to_be_ended(
+    open_screen: OpenScreen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    rows = [
+        {"pid": pid, "who": "w", "state": None, "xmin_age": 5, "since": since}
+        for pid, since in (
+            (11, now - timedelta(minutes=6)),
+            (12, now - timedelta(minutes=10)),
+            (13, None),
+        )
+    ]
+    monkeypatch.setattr(queries, "database", lambda _conn: state(snapshots=rows))
+    text = said(open_screen("database"))
+    assert "pg_terminate_backend(12)" in text
+    assert "The oldest is 10 min" in text
+
+
+@pytest.mark.parametrize(
+    ("hidden", "told"),
+    [(0, None), (1, "1 session of another role is hidden"), (12, "12 sessions are hidden")],
+)
+def test_sessions_that_this_role_may_not_see_are_counted(
+    open_screen: OpenScreen, monkeypatch: pytest.MonkeyPatch, hidden: int, told: str | None
+) -> None:
+    monkeypatch.setattr(queries, "database", lambda _conn: state(hidden_sessions=hidden))
+    text = said(open_screen("database"))
+    assert ("hidden from this role" in text) == bool(told)
+    assert told is None or told in text
 
 
 def test_it_names_who_holds_a_snapshot(

@@ -138,8 +138,9 @@ begin
   elsif array_position(claim.kinds, null) is not null then
     perform jobq._raise('JQ006', 'kinds must not contain null', 'Leave kinds out to claim every kind.');
   end if;
-  if claim.kinds is not null then
-    v_kinds := array(select distinct k.kind from unnest(claim.kinds) k(kind) order by k.kind);
+  v_kinds := claim.kinds;
+  if cardinality(v_kinds) > 1 then  -- else a query for nothing
+    v_kinds := array(select distinct k.kind from unnest(v_kinds) k(kind) order by k.kind);
   end if;
 
   select f.* into v_full_at, v_cost, v_priority, v_available, v_created, v_id from jobq._read_floor(v_kinds, v_now) f;

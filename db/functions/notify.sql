@@ -103,8 +103,9 @@ declare
   v_kinds text[];
   v_since timestamptz;
 begin
-  if next_due.kinds is not null then
-    v_kinds := array(select distinct k.kind from unnest(next_due.kinds) k(kind) order by k.kind);
+  v_kinds := next_due.kinds;
+  if cardinality(v_kinds) > 1 then
+    v_kinds := array(select distinct k.kind from unnest(v_kinds) k(kind) order by k.kind);
   end if;
   -- What falls due between a claim and this question is seen by neither, unless this looks back to the claim.
   v_since := jobq._claimed_at(v_kinds, v_now);
