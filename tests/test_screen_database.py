@@ -98,6 +98,24 @@ def test_dead_rows_are_told_as_a_share_of_the_live_ones(
     assert list(relations["Last vacuum"]) == ["never", "never", ""]
 
 
+def test_settings_are_told_in_the_units_that_people_use(
+    open_screen: OpenScreen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {
+        ("16384", "8kB"): "128 MB",
+        ("512", "MB"): "512 MB",
+        ("0", "ms"): "0 (off)",
+        ("10000", "ms"): "10 s",
+        ("60", "s"): "1 min 0 s",
+        ("-1", "ms"): "-1",
+        ("on", None): "on",
+        ("5", "parts"): "5 parts",
+    }
+    rows = [{"name": "n", "value": value, "unit": unit, "why": ""} for value, unit in told]
+    monkeypatch.setattr(queries, "database", lambda _conn: state(settings=rows))
+    assert list(table(open_screen("database"), "Setting")["Value"]) == list(told.values())
+
+
 def test_of_several_old_snapshots_the_oldest_is_to_be_ended(
     open_screen: OpenScreen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +229,9 @@ def test_a_purge_previews_confirms_and_deletes_in_batches_what_it_said(
     finished(conn, "failed", 40)
     kept = [*finished(conn, "succeeded", 20), *finished(conn, "cancelled", 40)]
     app = open_screen("database")
-    app.pills(key="purge_statuses").set_value(["succeeded", "failed"])
+    app.pills(key="purge_statuses").set_value([]).run()
+    assert app.button(key="purge").disabled
+    app.pills(key="purge_statuses").set_value(["succeeded", "failed"]).run()
     press(app, "purge")
     assert "**1,501 jobs** will be deleted" in said(app)
     assert "succeeded or failed, finished more than 30 days ago" in said(app)

@@ -110,6 +110,25 @@ def test_the_filter_looks_at_names_arguments_and_comments(open_screen: OpenScree
     assert len(found("")) > 30
 
 
+def test_so_few_that_fit_are_shown_whole(open_screen: OpenScreen) -> None:
+    app = open_screen("sql_api", q="off snooze")
+    assert [expander.proto.expanded for expander in app.expander] == [True]
+    app.text_input(key="q").set_value("")
+    assert not any(expander.proto.expanded for expander in fresh(app).expander)
+
+
+def test_a_comma_in_a_default_parts_no_arguments(
+    open_screen: OpenScreen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature = "a text DEFAULT 'x, (y', b numeric(4, 2) DEFAULT 1.5, c text[] DEFAULT '{a,b}'"
+    row = {"name": "f", "signature": signature, "returns": "int", "comment": "", "levels": []}
+    monkeypatch.setattr(queries, "functions", lambda _conn: [row])
+    assert open_screen("sql_api").code[0].value == (
+        "jobq.f(\n  a text DEFAULT 'x, (y',\n  b numeric(4, 2) DEFAULT 1.5,\n"
+        "  c text[] DEFAULT '{a,b}'\n)\nreturns int"
+    )
+
+
 def test_an_example_may_not_go_stale_unnoticed(conn: Connection) -> None:
     """What the check of the examples rests on: a wrong one is refused."""
     with pytest.raises(psycopg.errors.UndefinedFunction):
