@@ -9,8 +9,10 @@ from helpers import Connection, scalar, wait_for_activity, wait_until
 
 from jobq import App, Cancel, Fatal, NewJob, Snooze, client, current_job
 from jobq import _outcome as outcome_module
+from jobq._coordinator import Coordinator
 from jobq._housekeeping import Housekeeping
 from proxy import Proxy
+from verbs import enqueue
 from workers import IDLE_LOCKS, captured_log, counts, events, finish, job, running, settings, status
 
 TERMINAL = {"succeeded", "failed", "cancelled"}
@@ -481,6 +483,30 @@ def test_finished_jobs_are_purged_by_their_age(dsn: str, conn: Connection) -> No
 def test_retention_zero_keeps_everything(dsn: str) -> None:
     housekeeping = Housekeeping(settings(dsn))
     assert housekeeping._purge_at == float("inf")
+
+
+def test_a_question_that_fails_leaves_no_job_to_the_poll_interval(
+    app: App, dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.job("k")(lambda: None)
+    ask = Coordinator._next_due
+    asked: list[bool] = []
+
+    def once_cut(self: Coordinator, conn: psycopg.Connection[Any]) -> float | None:
+        asked.append(True)
+        if len(asked) == 1:
+            conn.close()
+        return ask(self, conn)
+
+    with running(app, dsn, threads=1, poll_seconds=60, reap_seconds=60):
+        wait_until(lambda: scalar(conn, IDLE_LOCKS) == 1)
+        time.sleep(0.5)  # past the quick looks of its first moments
+        monkeypatch.setattr(Coordinator, "_next_due", once_cut)
+        with conn.transaction():
+            enqueue(conn, "k")
+            later = enqueue(conn, "k", delay="1 s")
+        finish(conn, later, "succeeded", timeout=20)
+    assert len(asked) > 1
 
 
 def test_the_debug_log_tells_every_step(app: App, dsn: str, conn: Connection) -> None:

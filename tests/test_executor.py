@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -356,6 +357,54 @@ def test_interrupt_cancels_async_handlers(kind: Kind) -> None:
     assert cleaned.is_set()
     assert job._ended == "failed"
     assert "CancelledError" in job._outcome
+
+
+@ASYNC
+def test_what_a_job_sets_in_its_context_stays_there(kind: Kind) -> None:
+    app = App("dbname=unused")
+    tenant: ContextVar[int] = ContextVar("tenant", default=0)
+    seen: list[int] = []
+
+    @app.job("k")
+    async def handler() -> None:
+        seen.append(tenant.get())
+        tenant.set(7)
+        await asyncio.sleep(0)
+
+    run(app, *[claim() for _ in range(9)], threads=2, kind=kind)
+    assert seen == [0] * 9
+
+
+def test_a_handler_that_cancels_all_tasks_costs_no_job() -> None:
+    app = App("dbname=unused")
+
+    @app.job("k")
+    async def handler() -> None:
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+        await asyncio.sleep(0)
+
+    with executing(app, threads=3) as executor:
+        executor.submit([claim() for _ in range(30)])
+        done: list[CurrentJob] = []
+        gather(executor, done, 30)
+        assert executor.in_hand == 0
+    assert {job._ended for job in done} <= {"succeeded", "failed", "released"}
+    assert all(job._started_at <= job._finished_at for job in done)
+
+
+def test_a_task_that_never_began_gives_its_job_back() -> None:
+    app = App("dbname=unused")
+
+    @app.job("k")
+    async def handler() -> None:
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    done = run(app, claim(), claim(), claim(), threads=3)
+    assert sorted(job._ended for job in done) == ["released", "released", "succeeded"]
 
 
 def test_a_handler_that_never_ends_does_not_keep_the_others() -> None:

@@ -82,12 +82,13 @@ def test_who_found_the_job_it_was_told_of_looks_when_the_next_falls_due() -> Non
 
 
 def test_a_claim_whose_question_failed_is_made_again() -> None:
-    listener = Listener()
-    pace, now = idle_pace(listener)
-    listener.news = True
-    assert pace.wants_claim(now + 5)
-    assert pace.claimed(0, 10, now + 5)  # and then the connection was lost
-    assert pace.wants_claim(now + 5.1)
+    pace, now = idle_pace(Listener())
+    now = pace.next_at(1)
+    assert pace.wants_claim(now)
+    assert pace.claimed(10, 10, now) is False
+    assert pace.claimed(0, 10, now)
+    pace.failed()
+    assert pace.wants_claim(now + 0.1)
 
 
 def test_who_is_told_again_and_again_gives_up_its_locks_until_it_finds_nothing() -> None:
@@ -111,6 +112,30 @@ def test_who_is_told_again_and_again_gives_up_its_locks_until_it_finds_nothing()
         now += pause
     assert not listener.held
     turn(pace, now, 0)
+    assert listener.held
+
+
+def test_a_slow_claim_is_no_stream() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    listener.news = True
+    assert pace.wants_claim(now + 5)
+    assert pace.claimed(1, 10, now + 5 + 2 * BUSY_SECONDS)
+    assert listener.held
+
+
+def test_who_is_told_of_what_others_take_is_not_idle_sooner() -> None:
+    listener = Listener()
+    pace = Pace(listener, poll_seconds=POLL)
+    now = 0.0
+    for _ in range(10):
+        listener.news = True
+        turn(pace, now, 0)
+        assert pace.next_at(1) == now + LINGER_SECONDS[0]
+    for _ in range(len(LINGER_SECONDS) + 1):
+        assert not listener.held
+        now = pace.next_at(1)
+        turn(pace, now, 0)
     assert listener.held
 
 

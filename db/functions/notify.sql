@@ -135,5 +135,5 @@ $$;
 
 comment on function jobq.next_due(text[]) is
 'Seconds until a job of these kinds (null: any) falls due, if one does within 60 s; else null. What fell due since this session''s '
-'last claim of the same kinds counts, with zero or less: so ask after a claim. May be early where many other '
-'kinds wait, never late.';
+'last claim of the same kinds counts, with zero or less: so ask after a claim. May be early where many other kinds wait; never late, '
+'but where a pooler in transaction mode gives this session to others in between.';

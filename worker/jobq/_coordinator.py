@@ -187,7 +187,11 @@ class Coordinator:
         self._pace.supply(room, now)
 
     def _next_due(self, conn: psycopg.Connection[Any]) -> float | None:
-        row = conn.execute(_NEXT_DUE, (self._kinds,)).fetchone()
+        try:
+            row = conn.execute(_NEXT_DUE, (self._kinds,)).fetchone()
+        except BaseException:
+            self._pace.failed()
+            raise
         return None if row is None or row[0] is None else float(row[0])
 
     def _fetch_or_shrink(self, most: int) -> list[CurrentJob]:

@@ -10,6 +10,8 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -62,32 +64,43 @@ class AsyncExecutor(Executor):
         return len(self._waiting)
 
     def _fill(self) -> None:
+        loop = self._event_loop()
         with suppress(IndexError):  # none waits, or it was drained meanwhile
             while len(self._tasks) < self._slots:
                 job = self._waiting.popleft()
-                self._tasks[job] = self._event_loop().create_task(self._run_task(job))
+                # Made by hand: a handler may have set a task factory. In a context of its own: this
+                # runs where another job has ended.
+                task = asyncio.Task(self._run_task(job), loop=loop, context=Context())
+                self._tasks[job] = task
+                task.add_done_callback(partial(self._ended, job))
 
     async def _run_task(self, job: CurrentJob) -> None:
         job._started_at = monotonic()
         loop, task = self._event_loop(), self._tasks[job]
         job._interrupt = lambda: loop.call_soon_threadsafe(task.cancel)
         # A claim that may have lapsed while it waited is another worker's to run.
-        if not job._lost and job._started_at < job._deadline:
-            _current.set(job)
-            here = os.getpid()
-            try:
-                function, decode = self._handlers[job.kind]
-                result = await function(**decode(job._payload))
-                if os.getpid() != here:
-                    end_child(None)
-                _outcome.returned(job, result)
-            except BaseException as exc:  # noqa: BLE001 - nothing reaches the loop
-                if os.getpid() != here:
-                    end_child(exc)
-                if not job._outcome:  # else it has returned, and this came from outside
-                    _outcome.raised(job, exc)
-        job._interrupt = None
+        if job._lost or job._started_at >= job._deadline:
+            return
+        _current.set(job)
+        here = os.getpid()
+        try:
+            function, decode = self._handlers[job.kind]
+            result = await function(**decode(job._payload))
+            if os.getpid() != here:
+                end_child(None)
+            _outcome.returned(job, result)
+        except BaseException as exc:  # noqa: BLE001 - nothing reaches the loop
+            if os.getpid() != here:
+                end_child(exc)
+            if not job._outcome:  # else it has returned, and this came from outside
+                _outcome.raised(job, exc)
+
+    def _ended(self, job: CurrentJob, _task: "asyncio.Task[None]") -> None:
         job._finished_at = monotonic()
+        if not job._started_at:  # cancelled with all the tasks of the loop, before its first step
+            _outcome.released(job)
+            job._started_at = job._finished_at
+        job._interrupt = None
         del self._tasks[job]
         self._finished.append(job)
         self._fill()

@@ -69,7 +69,7 @@ class Pace:
         self._more = True  # the last claim found jobs, and there may be more
         self._told = False  # that there may be jobs, since the last claim
         self._told_at = self._stream_since = -inf
-        self._lingered = 0  # claims that found nothing since we were busy
+        self._lingered = 0  # looks of our own that found nothing since we were busy
         self._poll_at = -inf
         self._busy_since: float | None = None
 
@@ -93,7 +93,7 @@ class Pace:
 
     def claimed(self, found: int, asked: int, now: float) -> bool:
         """Take in what a claim found; return whether to ask what falls due next, for `rest`."""
-        if found and self._told and now - self._stream_since >= BUSY_SECONDS:
+        if found and self._told and self._told_at - self._stream_since >= BUSY_SECONDS:
             self._listener.busy()
         held = self._listener.held
         self._more = found > 0 and (found == asked or not held)
@@ -101,7 +101,7 @@ class Pace:
             self._lingered = 0
         elif not held and self._lingered < len(LINGER_SECONDS):
             self._poll_at = now + LINGER_SECONDS[self._lingered]
-            self._lingered += 1
+            self._lingered += not self._told  # who is told meanwhile, as others are, is not idle
             self._told = False
             return False
         if self._more:
@@ -122,7 +122,7 @@ class Pace:
         self._told = False
 
     def failed(self) -> None:
-        """Take in that a claim failed: whatever was the reason for it still stands."""
+        """Take in that a claim or its question failed: whatever was the reason still stands."""
         self._more = True
 
     def supply(self, room: int, now: float) -> None:

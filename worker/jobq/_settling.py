@@ -126,8 +126,9 @@ class Settling:
         return [job for job in jobs if job not in held]
 
     def _lock(self, jobs: set[CurrentJob]) -> None:
+        if not self._locked:
+            self._locked_until = monotonic() + self._locked_pause
         self._locked += jobs
-        self._locked_until = monotonic() + self._locked_pause
 
     def _send(self, conn: psycopg.Connection[Any], jobs: list[CurrentJob]) -> None:
         text = f"[{','.join([_outcome.element(job) for job in jobs])}]"
