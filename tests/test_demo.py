@@ -85,10 +85,15 @@ def healthy(port: int) -> bool:
             return False
 
 
-def stays_up(demo: "subprocess.Popen[str]") -> bool:
-    """Read what the demo says until it says that it stays up."""
+def until_up(demo: "subprocess.Popen[str]") -> str:
+    """What the demo says until it says that it stays up, which it must."""
     assert demo.stdout
-    return any("stays up until Ctrl-C" in line for line in demo.stdout)
+    said: list[str] = []
+    for line in demo.stdout:
+        if "stays up until Ctrl-C" in line:
+            return "".join(said)
+        said.append(line)
+    raise AssertionError("".join(said))
 
 
 def folder_of(pid: str) -> Path:
@@ -112,28 +117,46 @@ def processes_of(folder: Path) -> list[str]:
     ]
 
 
+def is_complete(said: str) -> None:
+    """It fails unless all of a run is as it should be."""
+    assert "jobq's own" in said
+    assert "4 files in" in said
+    assert "left out: 1 links or special files" in said
+    for end in ENDS:
+        assert end in said
+    outcomes = dict(re.findall(r"^ *(\d+)  (reads a file|does nothing) ", said, re.MULTILINE))
+    assert outcomes == {"4": "reads a file", "100": "does nothing"}  # this run only
+    assert "4 right, 0 wrong" in said
+    assert "verify()    clean" in said
+    assert "everything is as it should be" in said
+    assert "\x1b" not in said
+
+
 @pytest.mark.once
 def test_on_its_own_server_it_runs_twice_and_leaves_nothing_running(folder: Path) -> None:
+    """The second time its queue can be looked at, until SIGTERM stops the server too."""
     if shutil.which("ps") is None:
         missing("ps")
-    for round_number in (1, 2):
-        result = run_demo(folder, None)
-        assert result.code == 0, result.out + result.err
-        assert result.err == ""
-        assert "jobq's own" in result.out
-        assert "4 files in" in result.out
-        assert "left out: 1 links or special files" in result.out
-        for end in ENDS:
-            assert end in result.out, (round_number, result.out)
-        outcomes = dict(
-            re.findall(r"^ *(\d+)  (reads a file|does nothing) ", result.out, re.MULTILINE)
-        )
-        assert outcomes == {"4": "reads a file", "100": "does nothing"}  # this run only
-        assert "4 right, 0 wrong" in result.out
-        assert "verify()    clean" in result.out
-        assert "everything is as it should be" in result.out
-        assert "\x1b" not in result.out
-        assert not [line for line in processes_of(folder) if "jobq.demo" in line or "-D" in line]
+    result = run_demo(folder, None)
+    assert (result.code, result.err) == (0, ""), result.out + result.err
+    is_complete(result.out)
+    assert not [line for line in processes_of(folder) if "jobq.demo" in line or "-D" in line]
+
+    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), None, folder)
+    try:
+        is_complete(until_up(demo))
+        listed = run(("list", "--embedded", "--kind", "demo.long", "--json"), None, folder)
+        assert '"status": "succeeded"' in listed.out
+        assert demo.stdout
+        told = next(line for line in demo.stdout if "export DATABASE_URL=" in line)
+        assert run(("verify",), told.strip().partition("=")[2]).code == 0
+    finally:
+        started = time.monotonic()
+        demo.terminate()
+        demo.communicate(timeout=30)
+    assert time.monotonic() - started < 5
+    assert demo.returncode == 0
+    assert not processes_of(folder)
 
 
 def test_its_figures_are_what_the_database_says(folder: Path, dsn: str, conn: Connection) -> None:
@@ -233,7 +256,7 @@ def test_it_stays_up_until_ctrl_c_which_stops_all_within_five_seconds(
 ) -> None:
     demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), dsn, folder)
     port = dashboard_of(demo)
-    assert stays_up(demo)
+    until_up(demo)
     assert healthy(port)
     conn.execute('select jobq.enqueue(\'demo.note\', \'{"run": "", "text": "still here"}\')')
     done = "select count(*) from jobq.jobs where result = '\"still here\"'"
@@ -248,7 +271,7 @@ def test_it_stays_up_until_ctrl_c_which_stops_all_within_five_seconds(
 
 
 @pytest.mark.once
-def test_where_the_dashboards_port_is_taken_it_says_so_and_goes_on(
+def test_where_the_dashboards_port_is_taken_it_says_so_and_a_signal_in_the_middle_stops_the_rest(
     folder: Path, dsn: str, conn: Connection
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -258,19 +281,8 @@ def test_where_the_dashboards_port_is_taken_it_says_so_and_goes_on(
         assert demo.stdout
         told = next(line for line in demo.stdout if "dashboard" in line)
         assert told.startswith(f"no dashboard: port {port} on 127.0.0.1 is taken")
-        assert any("everything is as it should be" in line for line in demo.stdout)
-        assert stays_up(demo)
-        demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=30)
-    assert demo.returncode == 0
-
-
-def test_a_signal_in_the_middle_stops_all_within_five_seconds(
-    folder: Path, dsn: str, conn: Connection
-) -> None:
-    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), dsn, folder)
-    running = "select count(*) from jobq.jobs where kind = 'demo.long' and status = 'running'"
-    wait_until(lambda: scalar(conn, running), timeout=60)
+        running = "select count(*) from jobq.jobs where kind = 'demo.long' and status = 'running'"
+        wait_until(lambda: scalar(conn, running), timeout=60)
     started = time.monotonic()
     os.kill(demo.pid, signal.SIGINT)
     _, err = demo.communicate(timeout=30)
@@ -340,22 +352,3 @@ def test_what_is_no_readable_file_with_a_name_in_utf8_is_left_out(folder: Path) 
         "names that are not UTF-8": 1,
         "folder sub": 1,
     }
-
-
-@pytest.mark.once
-def test_its_queue_can_be_looked_at_until_sigterm_stops_the_server_too(folder: Path) -> None:
-    demo = start(("demo", "--path", folder / "files", "--dashboard-port", 0), None, folder)
-    try:
-        assert stays_up(demo)
-        listed = run(("list", "--embedded", "--kind", "demo.long", "--json"), None, folder)
-        assert '"status": "succeeded"' in listed.out
-        assert demo.stdout
-        told = next(line for line in demo.stdout if "export DATABASE_URL=" in line)
-        assert run(("verify",), told.strip().partition("=")[2]).code == 0
-    finally:
-        started = time.monotonic()
-        demo.terminate()
-        demo.communicate(timeout=30)
-    assert time.monotonic() - started < 5
-    assert demo.returncode == 0
-    assert not processes_of(folder)
