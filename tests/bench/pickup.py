@@ -56,8 +56,8 @@ def load(bench: Bench) -> list[Row]:
     """From planned arrival to start, one worker process of 10 threads, by share of the peak.
 
     The peak is what is finished a second while 16 connections enqueue single jobs as fast as they
-    can with at most 500 waiting. Arrivals are random and fixed in advance, on 16 connections: what
-    an enqueue comes late counts as latency, and nothing is left out.
+    can with at most 500 waiting. Arrivals are random and fixed in advance, on 16 connections that
+    have enqueued before: what an enqueue comes late counts as latency, and nothing is left out.
     """
     rows = Rows()
     seconds = bench.seconds(2, full=30)

@@ -67,7 +67,7 @@ def _threads(dsn: str, numbers: Sequence[int], client: Client, argument: Any) ->
     with ExitStack() as stack, ThreadPoolExecutor(len(numbers) or 1) as threads:
         conns = [stack.enter_context(closing(connect(dsn))) for _ in numbers]
         _State.meet(0)
-        start = time.time() + 0.05
+        start = time.time() + 0.3
         futures = [
             threads.submit(client, conn, start, number, argument)
             for conn, number in zip(conns, numbers, strict=True)
@@ -110,6 +110,8 @@ def arrive(conn: Connection, start: float, number: int, plan: tuple[float, float
     """
     arrivals, seconds, connections = plan
     gaps = random.Random(number)
+    with conn.transaction(force_rollback=True):  # a session's first call makes its plans
+        conn.execute(_ENQUEUE, ("0",))
     at, late = start, 0.0
     while True:
         at += gaps.expovariate(arrivals / connections)
