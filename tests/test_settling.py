@@ -91,26 +91,51 @@ def test_what_a_finished_handler_reported_is_given_up_with_its_lease(
 
 
 class Locks:
-    """A connection to a database in which every row is locked, until `free`."""
+    """A connection to a database in which the row of `job_id` is locked, until `free`."""
 
     free = False
+    job_id = 1
 
     def execute(self, _query: str, _parameters: object) -> "Locks":
         return self
 
     def fetchall(self) -> list[tuple[int, None, None]]:
-        return [] if self.free else [(1, None, None)]
+        return [] if self.free else [(self.job_id, None, None)]
+
+
+def ended(job_id: int, notes: Notes) -> CurrentJob:
+    job = CurrentJob(1000.0, notes, job_id, "k", b"{}", 1, 10, "token", 0)
+    _outcome.returned(job, None)
+    return job
+
+
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that the test moves."""
+    now = [100.0]
+    monkeypatch.setattr(_settling, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_newly_locked_outcome_does_not_put_off_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, notes, locks = clock(monkeypatch), Notes(), Locks()
+    conn: Any = locks
+    jobs = {n: ended(n, notes) for n in (1, 2)}
+    settling = Settling(jobs, notes)
+    for locks.job_id, job in jobs.items():
+        settling.add([job])
+        settling.send(conn)
+        now[0] += FIRST_LOCKED_SECONDS / 2
+    assert settling.retry_at == pytest.approx(100 + FIRST_LOCKED_SECONDS)
 
 
 def test_locked_outcomes_are_sent_again_soon_then_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = [100.0]
-    monkeypatch.setattr(_settling, "monotonic", lambda: now[0])
-    notes, locks = Notes(), Locks()
+    now, notes, locks = clock(monkeypatch), Notes(), Locks()
     conn: Any = locks
-    job = CurrentJob(1000.0, notes, 1, "k", b"{}", 1, 10, "token", 0)
-    _outcome.returned(job, None)
+    job = ended(1, notes)
     claims = {1: job}
     settling = Settling(claims, notes)
 
