@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from contextvars import Context
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -68,10 +67,11 @@ class AsyncExecutor(Executor):
         with suppress(IndexError):  # none waits, or it was drained meanwhile
             while len(self._tasks) < self._slots:
                 job = self._waiting.popleft()
-                # Made by hand: a handler may have set a task factory. In a context of its own: this
-                # runs where another job has ended.
-                task = asyncio.Task(self._run_task(job), loop=loop, context=Context())
+                # Made by hand: a handler may have set a task factory.
+                task = asyncio.Task(self._run_task(job), loop=loop)
                 self._tasks[job] = task
+                # Not by the task itself: it may be cancelled before its first step, and what it
+                # starts would inherit its context variables.
                 task.add_done_callback(partial(self._ended, job))
 
     async def _run_task(self, job: CurrentJob) -> None:
