@@ -183,12 +183,10 @@ def _measure(bench: Bench, peer: Peer, jobs: int, singles: int) -> dict[str, flo
         _SINGLE: singles / one_by_one,
         "worker CPU": worker_cpu * 1e6 / total,
     }
-    if peer.processes == 1:
-        figures |= _pickup(bench, peer)
     for meter in (filling, draining):
         for (name, _), value in meter.per_job().items():
             figures[name] = figures.get(name, 0) + value
-    return figures
+    return figures | (_pickup(bench, peer) if peer.processes == 1 else {})
 
 
 def _pickup(bench: Bench, peer: Peer) -> dict[str, float]:
