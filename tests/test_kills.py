@@ -109,14 +109,13 @@ class Storm:
     def is_over(self) -> bool:
         conn, fleet, done = self._conn, self._fleet, self._fleet.done
         fleet.tend()
-        if count_of(conn, "status = 'queued'") < 4 * JOBS_A_KILL:
-            for kind in ("quick", "exact", "once"):
-                feed(conn, kind, 2 * JOBS_A_KILL, self._chance)
+        self._feed()
         succeeded = count_of(conn, "status = 'succeeded'")
         if succeeded < self._next_at:
             return False
         self._next_at = succeeded + JOBS_A_KILL
         assert_consistent(conn)
+        self._feed()  # that took its time, and who has nothing in hand is not killed
         if done["connections"] < CONNECTIONS:
             fleet.cut_off(conn)
         if done["freezes"] < FREEZES:
@@ -125,6 +124,11 @@ class Storm:
             fleet.kill(conn, least=3)
             return False
         return done["connections"] >= CONNECTIONS and done["freezes"] >= FREEZES
+
+    def _feed(self) -> None:
+        if count_of(self._conn, "status = 'queued'") < 4 * JOBS_A_KILL:
+            for kind in ("quick", "exact", "once"):
+                feed(self._conn, kind, 2 * JOBS_A_KILL, self._chance)
 
     def is_drained(self) -> bool:
         self._fleet.tend()
