@@ -56,6 +56,21 @@ def open_screen(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     st.cache_resource.clear()
 
 
+@pytest.fixture
+def reader(
+    open_screen: Callable[..., AppTest],
+    conn: Connection,
+    make_role: Callable[..., str],
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    """A role that may only read, as whom the screens look at the test's database."""
+    role = make_role()
+    conn.execute("select jobq.grant_access(%s, 'reader')", (role,))
+    monkeypatch.setenv("DATABASE_URL", f"{dsn} user={role} password=test")
+    return role
+
+
 def fresh(app: AppTest) -> AppTest:
     """Run the screen again on what the database holds now; it must not break."""
     for source in sources():

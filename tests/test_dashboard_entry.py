@@ -8,10 +8,9 @@ import streamlit as st
 from helpers import Connection, scalar
 from streamlit.testing.v1 import AppTest
 
-from browser import claim, enqueue, fail
-from dashboards import grant
 from screens import SCREENS, said
 from ui import literal
+from verbs import claim_one, enqueue_many, fail
 
 pytest_plugins = ["screens"]
 
@@ -25,19 +24,11 @@ def test_without_a_login_configured_everybody_gets_in(open_screen: OpenScreen) -
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_a_reader_sees_every_screen(
-    screen: str,
-    open_screen: OpenScreen,
-    conn: Connection,
-    make_role: Callable[..., str],
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fail(conn, "k")
-    enqueue(conn, "k")
-    claim(conn, "k")
-    role = grant(conn, make_role, "reader")
-    monkeypatch.setenv("DATABASE_URL", f"{dsn} user={role} password=test")
+@pytest.mark.usefixtures("reader")
+def test_a_reader_sees_every_screen(screen: str, open_screen: OpenScreen, conn: Connection) -> None:
+    enqueue_many(conn, 3)
+    fail(conn, claim_one(conn))
+    claim_one(conn)
     app = open_screen(screen)
     assert len(app.title) == 1
     assert [error.value for error in app.error] == []

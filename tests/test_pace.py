@@ -1,3 +1,5 @@
+import pytest
+
 from jobq._listener import Listener as RealListener
 from jobq._pace import AGAIN_SECONDS, BUSY_SECONDS, FIRST_STEPS, LINGER_SECONDS, Pace
 
@@ -139,19 +141,13 @@ def test_who_is_told_of_what_others_take_is_not_idle_sooner() -> None:
     assert listener.held
 
 
-def test_who_is_told_now_and_then_keeps_its_locks() -> None:
+@pytest.mark.parametrize(("gap", "found"), [(0.02, 1), (0.004, 0)])
+def test_who_is_told_now_and_then_or_of_what_others_take_keeps_its_locks(
+    gap: float, found: int
+) -> None:
     listener = Listener()
     pace, now = idle_pace(listener)
     for number in range(100):
         listener.news = True
-        turn(pace, now + 5 + number * 0.02, 1)
-    assert listener.held
-
-
-def test_who_is_told_of_what_others_take_keeps_its_locks() -> None:
-    listener = Listener()
-    pace, now = idle_pace(listener)
-    for number in range(100):
-        listener.news = True
-        turn(pace, now + 5 + number * 0.004, 0)
+        turn(pace, now + 5 + number * gap, found)
     assert listener.held

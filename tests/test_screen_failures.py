@@ -155,17 +155,14 @@ def test_a_group_of_lost_leases_is_retried_too(open_screen: OpenScreen, conn: Co
     assert status_of(conn, lost.id) == "queued"
 
 
+@pytest.mark.usefixtures("reader")
 def test_who_may_only_read_is_not_offered_the_retry(
     open_screen: OpenScreen,
     conn: Connection,
-    make_role: Callable[..., str],
     dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failed(conn, "a")
-    role = make_role()
-    conn.execute("select jobq.grant_access(%s, 'reader')", (role,))
-    monkeypatch.setenv("DATABASE_URL", f"{dsn} user={role} password=test")
     app = open_screen("failures", kind="a", error="ValueError")
     assert app.code[0].value == TRACEBACK
     assert not app.button

@@ -201,17 +201,13 @@ def test_only_verbs_that_fit_the_status_are_offered(
     assert offered(app) == ["retry"]
 
 
+@pytest.mark.usefixtures("reader")
 def test_who_may_only_read_is_offered_nothing(
     open_screen: OpenScreen,
     conn: Connection,
-    make_role: Callable[..., str],
-    dsn: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     enqueue(conn)
-    role = make_role()
-    conn.execute("select jobq.grant_access(%s, 'reader')", (role,))
-    monkeypatch.setenv("DATABASE_URL", f"{dsn} user={role} password=test")
     app = open_screen("jobs")
     assert listed(app) == [1]
     assert not offered(app)

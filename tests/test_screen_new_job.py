@@ -168,16 +168,10 @@ def test_a_half_typed_form_survives_a_refresh(screen: AppTest) -> None:
     assert screen.selectbox(key="new_kind").value == "email.send"
 
 
+@pytest.mark.usefixtures("reader")
 def test_who_may_not_enqueue_is_told_why(
     open_screen: OpenScreen,
-    conn: Connection,
-    make_role: Callable[..., str],
-    dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    role = make_role()
-    conn.execute("select jobq.grant_access(%s, 'reader')", (role,))
-    monkeypatch.setenv("DATABASE_URL", f"{dsn} user={role} password=test")
     app = open_screen("new_job")
     assert not app.text_area
     assert "may read but not act" in said(app)
