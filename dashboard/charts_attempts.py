@@ -25,7 +25,9 @@ def attempts(spans: Sequence[Span], marks: Sequence[Mark]) -> Drawing | None:
     shown = [one for one in spans if one.attempt in newest]
     if not shown:
         return None
-    rows = [_span_row(one) for one in shown]
+    # A run that was given back is followed by another in its lane, whose words would lie over its.
+    last = {one.attempt: one for one in shown if one.phase == "run"}
+    rows = [_span_row(one, named=last.get(one.attempt) is one) for one in shown]
     rows += [_mark_row(one) for one in marks if one.attempt in newest]
     form = _clock(shown[0].start, max(one.end for one in shown))
     return Drawing(pd.DataFrame(rows), _spec(form, len(newest)))
@@ -82,7 +84,7 @@ def _clock(start: datetime, end: datetime) -> str:
     return "%H:%M" if seconds < 86_400 else "%a %d %H:%M"
 
 
-def _span_row(one: Span) -> dict[str, Any]:
+def _span_row(one: Span, *, named: bool) -> dict[str, Any]:
     sign, word = OUTCOMES.get(one.outcome, ("", ""))
     colour = EVENT_COLOURS.get(one.outcome, GREY) if one.phase == "run" else COLOURS["queued"]
     return {
@@ -91,7 +93,7 @@ def _span_row(one: Span) -> dict[str, Any]:
         "start": one.start.astimezone(UTC),
         "end": one.end.astimezone(UTC),
         "colour": GREY if one.phase == "not due" else colour,
-        "sign": f"{sign} {word}",
+        "sign": f"{sign} {word}" if named else "",
         "what": f"run: {word}" if word else one.phase,
         "length": span((one.end - one.start).total_seconds()),
         "worker": one.worker or "-",

@@ -254,6 +254,16 @@ def test_a_chart_shows_how_each_attempt_ended() -> None:
     assert (mark["what"], mark["lane"], mark["start"]) == ("progress", 1, at(16))
 
 
+def test_of_the_runs_of_one_attempt_the_last_is_named() -> None:
+    back = event(18, "snoozed", "running>queued", 0, "w", available_at=19)
+    again = event(20, "claimed", "queued>running", 1, "w")
+    rows = drawn([ENQUEUED, CLAIMED, back, again], 25)
+    runs = rows[rows["phase"] == "run"]
+    assert list(runs["lane"]) == [1, 1]
+    assert list(runs["sign"]) == ["", "▶ running"]
+    assert list(runs["what"]) == ["run: snoozed", "run: running"]
+
+
 def test_a_chart_of_an_earlier_page_gives_an_open_run_no_outcome() -> None:
     report = event(16, "progress", "", 1, "w", progress=0.5)
     drawing = attempts(spans([CLAIMED, report], None), [])
