@@ -58,16 +58,23 @@ begin
   if v_floor is null or v_floor -> 'kinds' is distinct from coalesce(to_jsonb(_read_floor.kinds), 'null') then
     return;
   end if;
-  select
-    array_agg((b.band ->> 0)::smallint), array_agg((b.band ->> 1)::timestamptz),
-    array_agg((b.band ->> 2)::timestamptz), array_agg((b.band ->> 3)::bigint)
-  into strict _read_floor.priority, _read_floor.available_at, _read_floor.created_at, _read_floor.id
-  from jsonb_array_elements(v_floor -> 'bands') b(band)
-  having bool_and(coalesce(
-    (b.band ->> 1)::timestamptz <= _read_floor.now and (b.band ->> 0) || (b.band ->> 2) || (b.band ->> 3) is not null, false));
+  -- JSON arrays to PostgreSQL's by their brackets: with a query over their elements a claim among 201 priorities took a third longer.
+  _read_floor.priority := translate(v_floor ->> 'priority', '[]', '{}')::smallint[];
+  _read_floor.available_at := translate(v_floor ->> 'available_at', '[]', '{}')::timestamptz[];
+  _read_floor.created_at := translate(v_floor ->> 'created_at', '[]', '{}')::timestamptz[];
+  _read_floor.id := translate(v_floor ->> 'id', '[]', '{}')::bigint[];
   _read_floor.cost := (v_floor ->> 'cost')::float8;
-  if _read_floor.cost between 0 and 60 and (v_floor ->> 'full_at')::timestamptz between '2000-01-01' and _read_floor.now then
+  if _read_floor.cost between 0 and 60 and (v_floor ->> 'full_at')::timestamptz between '2000-01-01' and _read_floor.now
+    and cardinality(_read_floor.priority) = cardinality(_read_floor.available_at)
+    and cardinality(_read_floor.priority) = cardinality(_read_floor.created_at)
+    and cardinality(_read_floor.priority) = cardinality(_read_floor.id)
+    and _read_floor.now >= all(_read_floor.available_at)
+    and array_position(_read_floor.priority, null) is null and array_position(_read_floor.created_at, null) is null
+    and array_position(_read_floor.id, null) is null
+  then
     _read_floor.full_at := (v_floor ->> 'full_at')::timestamptz;
+  else
+    _read_floor.priority := null;
   end if;
 exception
   when others then
@@ -122,13 +129,17 @@ declare
   v_kinds text[];
   v_full_at timestamptz;
   v_cost float8;
-  v_priority smallint[];
+  v_known smallint[];
   v_available timestamptz[];
   v_created timestamptz[];
   v_id bigint[];
+  v_floor record;
   v_full boolean;
   v_bands smallint[];
+  v_place int;
+  v_first int;
   v_took record;
+  v_set text;
   v_token uuid := gen_random_uuid();
 begin
   if claim.worker is null or octet_length(claim.worker) not between 1 and 256 then
@@ -143,16 +154,32 @@ begin
     v_kinds := array(select distinct k.kind from unnest(v_kinds) k(kind) order by k.kind);
   end if;
 
-  select f.* into v_full_at, v_cost, v_priority, v_available, v_created, v_id from jobq._read_floor(v_kinds, v_now) f;
+  v_floor := jobq._read_floor(v_kinds, v_now);
+  v_full_at := v_floor.full_at;
+  v_cost := v_floor.cost;
   -- A band that was known stays known where it is empty: finding it anew would walk its dead entries at each claim.
-  v_priority := coalesce(v_priority, '{0}');
+  v_known := coalesce(v_floor.priority, '{0}');
   v_full := v_full_at is null or v_now - v_full_at > greatest(interval '5 seconds', make_interval(secs => 20 * v_cost));
   loop
+    v_bands := jobq._queued_priorities(v_known);
     if v_full then
       v_full_at := v_now;
-      v_available := null;
+      v_available := array_fill('-infinity'::timestamptz, array[cardinality(v_bands)]);
+      v_created := v_available;
+      v_id := array_fill(0::bigint, array[cardinality(v_bands)]);
+    elsif v_bands = v_known then
+      v_available := v_floor.available_at;
+      v_created := v_floor.created_at;
+      v_id := v_floor.id;
+    else
+      -- A new band from its start.
+      for v_band in 1..cardinality(v_bands) loop
+        v_place := array_position(v_known, v_bands[v_band]);
+        v_available[v_band] := coalesce(v_floor.available_at[v_place], '-infinity');
+        v_created[v_band] := coalesce(v_floor.created_at[v_place], '-infinity');
+        v_id[v_band] := coalesce(v_floor.id[v_place], 0);
+      end loop;
     end if;
-    v_bands := jobq._queued_priorities(v_priority);
 
     select array_agg(t.ctid) as ctid, array_agg(t.priority) as priority, array_agg(t.available_at) as available_at,
       array_agg(t.created_at) as created_at, array_agg(t.id) as id, count(*) as jobs, min(t.priority) as lowest
@@ -165,11 +192,7 @@ begin
         from jobq.jobs s
         where s.status = 'queued'
           and s.priority = b.priority
-          and (s.available_at, s.created_at, s.id) >= (
-            coalesce(v_available[array_position(v_priority, b.priority)], '-infinity'),
-            coalesce(v_created[array_position(v_priority, b.priority)], '-infinity'),
-            coalesce(v_id[array_position(v_priority, b.priority)], 0)
-          )
+          and (s.available_at, s.created_at, s.id) >= (v_available[b.place], v_created[b.place], v_id[b.place])
           and s.available_at <= v_now
           and (v_kinds is null or s.kind = any(v_kinds))
         order by s.available_at, s.created_at, s.id
@@ -189,31 +212,24 @@ begin
   end loop;
 
   -- First row taken; else, of a band read to its end, a second before now (a commit may be that late); else, of a band
-  -- that was not reached, as it was, from its start after a full scan.
-  perform set_config('jobq.floor', (
-    select jsonb_build_object(
-        'kinds', v_kinds, 'at', v_now, 'full_at', v_full_at, 'cost', v_cost,
-        'bands', coalesce(jsonb_agg(
-          case
-            when b.took is not null
-            then jsonb_build_array(b.priority, v_took.available_at[b.took], v_took.created_at[b.took], v_took.id[b.took])
-            when v_took.jobs < claim.max_jobs or b.priority > v_took.lowest
-            then jsonb_build_array(b.priority, v_now - interval '1 second', '-infinity'::timestamptz, 0)
-            when v_available[b.known] is not null
-            then jsonb_build_array(b.priority, v_available[b.known], v_created[b.known], v_id[b.known])
-            else jsonb_build_array(b.priority, '-infinity'::timestamptz, '-infinity'::timestamptz, 0)
-          end order by b.priority desc
-        ), '[]')
-      )::text
-    from (
-      select u.priority, array_position(v_took.priority, u.priority) as took,
-        array_position(v_priority, u.priority) as known
-      from unnest(v_bands) u(priority)
-    ) b
-  ), false);
+  -- that was not reached, as it was (after a full scan from its start).
+  for v_band in 1..cardinality(v_bands) loop
+    v_first := array_position(v_took.priority, v_bands[v_band]);
+    if v_first is not null then
+      v_available[v_band] := v_took.available_at[v_first];
+      v_created[v_band] := v_took.created_at[v_first];
+      v_id[v_band] := v_took.id[v_first];
+    elsif v_took.jobs < claim.max_jobs or v_bands[v_band] > v_took.lowest then
+      v_available[v_band] := v_now - interval '1 second';
+      v_created[v_band] := '-infinity';
+      v_id[v_band] := 0;
+    end if;
+  end loop;
+  v_set := set_config('jobq.floor', jsonb_build_object('kinds', v_kinds, 'at', v_now, 'full_at', v_full_at, 'cost', v_cost,
+    'priority', v_bands, 'available_at', v_available, 'created_at', v_created, 'id', v_id)::text, false);
 
   if v_took.jobs > 0 then
-    perform set_config('jobq.via', 'claim', true);
+    v_set := set_config('jobq.via', 'claim', true);
     return query
     with claimed as (
       update jobq.jobs j
