@@ -105,7 +105,7 @@ def ablations(bench: Bench) -> list[Row]:
     """
     measured: list[tuple[str, Variant, dict[str, float]]] = []
     jobs = bench.jobs(20_000, full=200_000)
-    for _ in range(bench.rounds):
+    for _ in bench.repeat():
         for variant in VARIANTS:
             for part, figures in _measure(bench, variant, jobs).items():
                 measured.append((part, variant, figures))

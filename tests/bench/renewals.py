@@ -29,7 +29,7 @@ def renewals(bench: Bench) -> list[Row]:
     """
     rows = Rows()
     jobs = bench.jobs(10_000)
-    for _ in range(bench.rounds):
+    for _ in bench.repeat():
         for workers in (1, 10):
             _measure(bench, rows, jobs, workers)
     return rows.list()

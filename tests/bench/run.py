@@ -2,8 +2,8 @@
 
     make bench                          # in at most ten minutes on two cores
     make bench ARGS="drain pickup"      # some scenarios
-    make bench ARGS="ablations renewals"  # those that run on request only
-    make bench-full                     # at full size, in at most two hours
+    make bench ARGS="ablations renewals"  # those that otherwise only the full run has
+    make bench-full                     # all but peers, at full size, in at most two hours
     make bench ARGS=--smoke             # tiny, in under a minute: does it run?
 
 Medians of interleaved rounds (three, or as many as the time allows) with their spread, and ratios
@@ -17,25 +17,26 @@ import sys
 import time
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import report
 from harness import open_bench
-from scenarios import BY_DEFAULT, SCENARIOS
+from scenarios import IN_FULL, IN_SHORT, SCENARIOS
 
 SMOKE, SHORT, FULL = 0.01, 1.0, 4.0
 MINUTES = {SHORT: 9.5, FULL: 110.0}
 
 
 def main() -> int:
-    """Run the scenarios named on the command line; by default all but those on request."""
+    """Run the scenarios named on the command line; by default those of the short or full run."""
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
-    names = options.scenarios or BY_DEFAULT
+    names = options.scenarios or (IN_FULL if options.scale > SHORT else IN_SHORT)
     with open_bench(options.out, rounds=options.rounds, scale=options.scale) as bench:
         facts = report.machine(bench)
         texts = [report.heading(facts)]
         print(texts[0], flush=True)
-        figures = {}
+        content: dict[str, Any] = {"machine": facts, "scenarios": {}}
         end = time.monotonic() + 60 * options.minutes
         for place, name in enumerate(names):
             started = time.monotonic()
@@ -43,19 +44,24 @@ def main() -> int:
             bench.until = min(started + 1.5 * (end - started) / (len(names) - place), end)
             rows = SCENARIOS[name](bench)
             seconds = time.monotonic() - started
-            figures[name] = report.as_json(rows, seconds)
             texts.append(report.table(name, SCENARIOS[name].__doc__, rows, seconds))
             print(texts[-1], flush=True)
+            content["scenarios"][name] = report.as_json(rows, seconds)
+            content["curves"] = [vars(curve) for curve in bench.curves]
+            _write(options.out, texts, content)  # now, in case a later one fails
         curves = bench.curves
-    pictures = report.draw(curves, options.out)
     if curves:
+        pictures = report.draw(curves, options.out)
         pictured = "\n".join(f"![{path.stem}]({path.name})" for path in pictures)
         texts.append("\n" + (pictured or "matplotlib is not installed: no plots."))
         print(texts[-1])
-    (options.out / "bench.md").write_text("\n".join(texts) + "\n")
-    content = {"machine": facts, "scenarios": figures, "curves": [vars(curve) for curve in curves]}
-    (options.out / "bench.json").write_text(json.dumps(content, indent=1, ensure_ascii=False))
+        _write(options.out, texts, content)
     return 0
+
+
+def _write(folder: Path, texts: list[str], content: dict[str, Any]) -> None:
+    (folder / "bench.md").write_text("\n".join(texts) + "\n")
+    (folder / "bench.json").write_text(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def _options() -> argparse.Namespace:
