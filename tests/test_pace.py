@@ -13,7 +13,7 @@ class Listener(RealListener):
     settled = True
 
     def __init__(self) -> None:
-        self.news = False
+        self.news = 0
 
     def idle(self) -> None:
         self.held = True
@@ -21,8 +21,8 @@ class Listener(RealListener):
     def busy(self) -> None:
         self.held = False
 
-    def heard(self) -> bool:
-        heard, self.news = self.news, False
+    def heard(self) -> int:
+        heard, self.news = self.news, 0
         return heard
 
 
@@ -58,7 +58,7 @@ def test_who_finds_nothing_looks_by_itself_for_a_moment_then_says_it_is_idle() -
 def test_who_was_told_of_a_job_and_found_none_looks_once_more() -> None:
     listener = Listener()
     pace, now = idle_pace(listener)
-    listener.news = True
+    listener.news = 1
     turn(pace, now + 5, 0)
     assert pace.next_at(1) == now + 5 + AGAIN_SECONDS
     now = pace.next_at(1)
@@ -69,7 +69,7 @@ def test_who_was_told_of_a_job_and_found_none_looks_once_more() -> None:
 def test_who_was_told_of_a_job_and_found_one_does_not() -> None:
     listener = Listener()
     pace, now = idle_pace(listener)
-    listener.news = True
+    listener.news = 1
     turn(pace, now + 5, 1)
     assert not pace.more
     assert pace.next_at(1) == now + POLL
@@ -78,7 +78,7 @@ def test_who_was_told_of_a_job_and_found_one_does_not() -> None:
 def test_who_found_the_job_it_was_told_of_looks_when_the_next_falls_due() -> None:
     listener = Listener()
     pace, now = idle_pace(listener)
-    listener.news = True
+    listener.news = 1
     turn(pace, now + 5, 1, due_in=2.0)
     assert pace.next_at(1) == now + 7
 
@@ -99,7 +99,7 @@ def test_who_is_told_again_and_again_gives_up_its_locks_until_it_finds_nothing()
     began = now = now + 5
     while listener.held:
         assert now <= began + 2 * BUSY_SECONDS
-        listener.news = True
+        listener.news = 1
         turn(pace, now, 1)
         now += 0.004
     assert now > began + BUSY_SECONDS
@@ -120,7 +120,7 @@ def test_who_is_told_again_and_again_gives_up_its_locks_until_it_finds_nothing()
 def test_a_slow_claim_is_no_stream() -> None:
     listener = Listener()
     pace, now = idle_pace(listener)
-    listener.news = True
+    listener.news = 1
     assert pace.wants_claim(now + 5)
     assert pace.claimed(1, 10, now + 5 + 2 * BUSY_SECONDS)
     assert listener.held
@@ -131,7 +131,7 @@ def test_who_is_told_of_what_others_take_is_not_idle_sooner() -> None:
     pace = Pace(listener, poll_seconds=POLL)
     now = 0.0
     for _ in range(10):
-        listener.news = True
+        listener.news = 1
         turn(pace, now, 0)
         assert pace.next_at(1) == now + LINGER_SECONDS[0]
     for _ in range(len(LINGER_SECONDS) + 1):
@@ -141,13 +141,30 @@ def test_who_is_told_of_what_others_take_is_not_idle_sooner() -> None:
     assert listener.held
 
 
-@pytest.mark.parametrize(("gap", "found"), [(0.02, 1), (0.004, 0)])
-def test_who_is_told_now_and_then_or_of_what_others_take_keeps_its_locks(
-    gap: float, found: int
+def test_who_is_told_much_gives_up_its_locks_though_it_looks_seldom() -> None:
+    listener = Listener()
+    pace, now = idle_pace(listener)
+    for number in range(4):
+        assert listener.held
+        listener.news = 30
+        turn(pace, now + 5 + number * 0.05, 1)
+    assert not listener.held
+
+
+@pytest.mark.parametrize(
+    ("gap", "told", "found"),
+    [
+        pytest.param(0.02, 1, 1, id="now and then"),
+        pytest.param(1.5, 200, 1, id="of 200 kinds at once, now and then"),
+        pytest.param(0.004, 1, 0, id="of what others take"),
+    ],
+)
+def test_who_is_told_seldom_or_of_what_others_take_keeps_its_locks(
+    gap: float, told: int, found: int
 ) -> None:
     listener = Listener()
     pace, now = idle_pace(listener)
     for number in range(100):
-        listener.news = True
+        listener.news = told
         turn(pace, now + 5 + number * gap, found)
     assert listener.held

@@ -6,6 +6,10 @@
     make bench-full                     # all but peers, at full size, in at most two hours
     make bench ARGS=--smoke             # tiny, in under a minute: does it run?
 
+Not every combination is run, in full neither: a variant of the drain differs in one thing from one
+process with 10 threads; producers meet every gate at 1, 4, 16 and 64; claimers every batch of 1, 10
+and 100 at 1 to 64; an old snapshot, crowds and ablations one way of claiming each.
+
 Medians of interleaved rounds (three, or as many as the time allows) with their spread, and ratios
 taken round by round. Writes bench.md, bench.json and the curves as PNG. fsync and
 synchronous_commit are on; JOBQ_TEST_PG_BINDIR names the programs of another PostgreSQL.

@@ -51,12 +51,12 @@ class Listener:
         self._notify = notify
         self._kinds = kinds
         self._bell = bell
-        self._state = Lock()  # over the three that follow
+        self._state = Lock()  # over the four that follow
         self._wanted = False  # the coordinator is idle
         self._held = False  # all idle locks are held
         self._settled = False  # and all older transactions have ended
+        self._heard = 0
         self._connected = False
-        self._heard = False
         self._horizon = ""
         self._check_channel = f"jobq_check_{secrets.token_hex(8)}"
         self._checked = False
@@ -93,15 +93,16 @@ class Listener:
             self._wanted = self._held = self._settled = False
         self._poke()
 
-    def heard(self) -> bool:
-        """Whether there may be jobs since the last call: notified, or the locks are newly held."""
-        heard, self._heard = self._heard, False
+    def heard(self) -> int:
+        """How often since the last call there may be new jobs: notified, or newly took the locks."""
+        with self._state:
+            heard, self._heard = self._heard, 0
         return heard
 
     @property
     def pending(self) -> bool:
-        """Whether `heard` would return True."""
-        return self._heard
+        """Whether `heard` would return any."""
+        return self._heard > 0
 
     @property
     def held(self) -> bool:
@@ -220,20 +221,21 @@ class Listener:
         self._take_in(conn)
 
     def _take_in(self, conn: psycopg.Connection[Any]) -> bool:
-        kinds = set()
+        kinds = []
         messages = list(conn.notifies(timeout=0))
         for message in messages:
             if message.channel == self._check_channel:
                 self._checked = True
             elif message.payload in self._kinds:
-                kinds.add(message.payload)
+                kinds.append(message.payload)
         if kinds:
-            log(logger, logging.DEBUG, "wake", kinds=",".join(sorted(kinds)))
-            self._hear()
+            log(logger, logging.DEBUG, "wake", kinds=",".join(sorted({*kinds})))
+            self._hear(len(kinds))
         return bool(messages)
 
-    def _hear(self) -> None:
-        self._heard = True
+    def _hear(self, times: int = 1) -> None:
+        with self._state:
+            self._heard += times
         self._bell.ring()
 
     def _poke(self) -> None:

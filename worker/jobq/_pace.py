@@ -9,9 +9,12 @@ __all__ = ["Batch", "Pace", "PollSchedule"]
 FIRST_STEPS = (0.01, 0.05, 0.25)
 LONGEST_SECONDS = 60.0
 BUSY_SECONDS = 0.1
-# Each notified commit waits for a lock of the whole server. So who is told again and again gives up
-# its idle locks, looks by itself, and is idle only when these looks have found nothing.
-STREAM_GAP_SECONDS = 0.01
+# Each notified commit waits for a lock of the whole server. So who is told so often for BUSY_SECONDS
+# gives up its idle locks, looks by itself, and is idle only when these looks have found nothing.
+# By what arrived, not by our own looks, which come seldom where the processor is busy; but of what
+# arrived at once no more than a few count, since a statement tells of each of its kinds.
+STREAM_A_SECOND = 100.0
+STREAM_AT_ONCE = 10
 LINGER_SECONDS = (0.002, 0.004, 0.008, 0.016)
 # A claim may pass over a job below its session's floor, until its last full scan is 20 times its
 # cost ago; so who was told of a job and found none looks once more.
@@ -69,6 +72,7 @@ class Pace:
         self._more = True  # the last claim found jobs, and there may be more
         self._told = False  # that there may be jobs, since the last claim
         self._told_at = self._stream_since = -inf
+        self._stream = 0  # notifications since then
         self._lingered = 0  # looks of our own that found nothing since we were busy
         self._poll_at = -inf
         self._busy_since: float | None = None
@@ -80,10 +84,11 @@ class Pace:
 
     def wants_claim(self, now: float) -> bool:
         """Whether to claim now, given a free thread."""
-        if self._listener.heard():
+        if heard := self._listener.heard():
             self._told = True
-            if now - self._told_at > STREAM_GAP_SECONDS:
-                self._stream_since = now
+            if self._stream < STREAM_A_SECOND * (now - self._stream_since):
+                self._stream, self._stream_since = 0, now
+            self._stream += min(heard, STREAM_AT_ONCE)
             self._told_at = now
         return self._told or self._more or now >= self._poll_at
 
