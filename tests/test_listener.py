@@ -7,6 +7,7 @@ import pytest
 from helpers import Connection, scalar, wait_for_activity, wait_until
 
 from jobq import App, NewJob, _listener, client
+from jobq._bell import Bell
 from jobq._connection import limited
 from jobq._pace import PollSchedule
 from workers import captured_log, counts, finish, job, running
@@ -69,6 +70,30 @@ def test_an_idle_worker_starts_a_job_at_once(app: App, dsn: str, conn: Connectio
         times = [latency(conn, app.enqueue("k").job_id) for _ in range(20)]
     assert sorted(times)[10] < 2
     assert max(times) < 10
+
+
+def test_what_comes_with_a_statements_reply_is_heard(
+    conn: Connection, connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        _listener.Listener,
+        "_look_back",
+        lambda _, own: own.execute("select pg_notify('jobq', 'k')"),
+    )
+
+    def notify(channel: str) -> None:
+        conn.execute("select pg_notify(%s, '')", (channel,))
+
+    listener = _listener.Listener(connect, notify, ["k"], Bell())
+    listener.start()
+    try:
+        listener.idle()
+        # Of the new connection and of the locks it hears as well, once each.
+        heard = 0
+        while heard < 3:
+            heard += wait_until(listener.heard)
+    finally:
+        listener.stop()
 
 
 def test_a_listen_connection_killed_again_and_again(app: App, dsn: str, conn: Connection) -> None:

@@ -9,7 +9,7 @@ __all__ = ["Batch", "Pace", "PollSchedule"]
 FIRST_STEPS = (0.01, 0.05, 0.25)
 LONGEST_SECONDS = 60.0
 BUSY_SECONDS = 0.1
-# Each notified commit waits for a lock of the whole server. So who is told so often for BUSY_SECONDS
+# Each notified commit waits for a lock of the whole server. So who is told so often for a while
 # gives up its idle locks, looks by itself, and is idle only when these looks have found nothing.
 # By what arrived, not by our own looks, which come seldom where the processor is busy; but of what
 # arrived at once no more than a few count, since a statement tells of each of its kinds.
