@@ -28,7 +28,7 @@ def renewals(bench: Bench) -> list[Row]:
     workers are spread over the 5 s.
     """
     rows = Rows()
-    jobs = bench.jobs(10_000)
+    jobs = bench.jobs(10_000, full=10_000)
     for _ in bench.repeat():
         for workers in (1, 10):
             _measure(bench, rows, jobs, workers)
