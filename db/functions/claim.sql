@@ -139,7 +139,6 @@ declare
   v_place int;
   v_first int;
   v_took record;
-  v_set text;
   v_token uuid := gen_random_uuid();
 begin
   if claim.worker is null or octet_length(claim.worker) not between 1 and 256 then
@@ -225,11 +224,11 @@ begin
       v_id[v_band] := 0;
     end if;
   end loop;
-  v_set := set_config('jobq.floor', jsonb_build_object('kinds', v_kinds, 'at', v_now, 'full_at', v_full_at, 'cost', v_cost,
+  perform set_config('jobq.floor', jsonb_build_object('kinds', v_kinds, 'at', v_now, 'full_at', v_full_at, 'cost', v_cost,
     'priority', v_bands, 'available_at', v_available, 'created_at', v_created, 'id', v_id)::text, false);
 
   if v_took.jobs > 0 then
-    v_set := set_config('jobq.via', 'claim', true);
+    perform set_config('jobq.via', 'claim', true);
     return query
     with claimed as (
       update jobq.jobs j
